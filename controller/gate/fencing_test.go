@@ -50,9 +50,7 @@ func TestRestore(t *testing.T) {
 // A restarted sidecar knows that the writer of the tenure may run, also in the next tenure, until the gate has reported its end.
 func TestRestoreOfALock(t *testing.T) {
 	f := newFence(uid, []string{"app"}, fenceDuration, true)
-	if err := f.restore(&fence{UID: uid, Tenure: 7, Containers: map[string]*fenced{"app": {State: mayRun}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.restore(&fence{UID: uid, Tenure: 7, Containers: map[string]*fenced{"app": {State: mayRun}}}))
 	if f.begin(7) {
 		t.Error("the tenure begins again")
 	}
@@ -280,30 +278,30 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// In every order of restarts, kills, lost states and forged reports of this model, a pod is released only if no main
-// process of it runs or can start.
-func TestSearchRelease(t *testing.T) {
+// explore visits every world that actions lead to, and fails if check rejects one. check also says whether the pod is released.
+func explore[W comparable](t *testing.T, successors func(w *W, then func(action string, next W)), check func(w *W) (released bool, wrong string)) {
+	t.Helper()
 	type origin struct {
-		from   fenceWorld
+		from   W
 		action string
 	}
-	start := fenceWorld{}
-	seen := map[fenceWorld]origin{start: {}}
+	var start W
+	seen := map[W]origin{start: {}}
 	released := 0
-	for queue := []fenceWorld{start}; len(queue) > 0; {
+	for queue := []W{start}; len(queue) > 0; queue = queue[1:] {
 		w := queue[0]
-		queue = queue[1:]
-		if w.fence().mayRelease() || w.released {
+		is, wrong := check(&w)
+		if is {
 			released++
-			if w.runs != [2]bool{} || w.allowed != [2]bool{} {
-				var trace []string
-				for at := w; at != start; at = seen[at].from {
-					trace = append([]string{seen[at].action}, trace...)
-				}
-				t.Fatalf("released while a main process runs or may start:\n%s\n%+v", strings.Join(trace, "\n"), w)
-			}
 		}
-		w.successors(func(action string, next fenceWorld) {
+		if wrong != "" {
+			var trace []string
+			for at := w; at != start; at = seen[at].from {
+				trace = append([]string{seen[at].action}, trace...)
+			}
+			t.Fatalf("%s:\n%s\n%+v", wrong, strings.Join(trace, "\n"), w)
+		}
+		successors(&w, func(action string, next W) {
 			if _, ok := seen[next]; !ok {
 				seen[next] = origin{w, action}
 				queue = append(queue, next)
@@ -314,4 +312,16 @@ func TestSearchRelease(t *testing.T) {
 	if released == 0 {
 		t.Error("no pod was released")
 	}
+}
+
+// In every order of restarts, kills, lost states and forged reports of this model, a pod is released only if no main
+// process of it runs or can start.
+func TestSearchRelease(t *testing.T) {
+	explore(t, (*fenceWorld).successors, func(w *fenceWorld) (released bool, wrong string) {
+		released = w.fence().mayRelease() || w.released
+		if released && (w.runs != [2]bool{} || w.allowed != [2]bool{}) {
+			wrong = "released while a main process runs or may start"
+		}
+		return released, wrong
+	})
 }

@@ -5,16 +5,13 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"io/fs"
 	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -35,9 +32,7 @@ func FuzzSidecarFollows(f *testing.F) {
 	s := &Sidecar{Volume: Volume(f.TempDir()), Podinfo: f.TempDir(), UID: uid, Log: slog.New(slog.DiscardHandler)}
 	f.Fuzz(func(t *testing.T, before, now []byte) {
 		for _, annotation := range [][]byte{before, now} {
-			writeFile(t, filepath.Join(s.Podinfo, "start-signal"), string(annotation))
-			s.follow()
-
+			s.annotate(t, string(annotation))
 			want, err := signal.Parse(annotation)
 			releases := err == nil && want.UID == uid
 			got, err := s.Volume.Signal(uid)
@@ -51,38 +46,6 @@ func FuzzSidecarFollows(f *testing.F) {
 			if status.Released != releases || releases && status.Epoch != want.Epoch || (status.Problem == "") != (releases || len(annotation) == 0) {
 				t.Errorf("annotation %q: status %+v", annotation, status)
 			}
-		}
-	})
-}
-
-// Reading the signal always ends. The result is a signal for this pod, or an error that names the file.
-func FuzzVolumeSignal(f *testing.F) {
-	for _, data := range []string{"", "null", signalOf(uid, 1), signalOf("another", 1), signalOf(uid, 1)[:30], strings.Repeat("[", 1000), strings.Repeat(" ", 5000)} {
-		f.Add([]byte(data), uint32(0o644))
-		f.Add([]byte(data), uint32(fs.ModeNamedPipe|0o644))
-	}
-	volume := Volume(f.TempDir())
-	f.Fuzz(func(t *testing.T, data []byte, mode uint32) {
-		path := volume.signalFile()
-		must := func(err error) {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		must(os.RemoveAll(path))
-		switch fs.FileMode(mode).Type() {
-		case 0:
-			writeFile(t, path, string(data))
-		case fs.ModeDir:
-			must(os.Mkdir(path, 0o755))
-		case fs.ModeSymlink:
-			must(os.Symlink(path, path))
-		default:
-			must(syscall.Mkfifo(path, 0o644))
-		}
-		got, err := volume.Signal(uid)
-		if err == nil && (got.UID != uid || got.Epoch < 1) || err != nil && !strings.Contains(err.Error(), path) {
-			t.Errorf("signal %+v, error %v", got, err)
 		}
 	})
 }
@@ -116,9 +79,7 @@ func FuzzServe(f *testing.F) {
 			return err == nil
 		})
 		defer func() { _ = connection.Close() }()
-		if err := connection.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, connection.SetDeadline(time.Now().Add(20*time.Second)))
 		_, _ = connection.Write(request) // the server may close the connection early
 		_ = connection.(*net.TCPConn).CloseWrite()
 		answer, err := io.ReadAll(connection)
@@ -165,9 +126,7 @@ func (w *panicWatch) Write(line []byte) (int, error) {
 func freeAddress(f *testing.F) string {
 	f.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
 }

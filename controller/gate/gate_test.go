@@ -12,13 +12,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/onsi/gomega"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -41,21 +41,34 @@ func newSidecar(t *testing.T) (s *Sidecar, log *bytes.Buffer) {
 		return a
 	}
 	program := filepath.Join(t.TempDir(), "gate")
-	if err := os.WriteFile(program, []byte("the program"), 0o500); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(program, []byte("the program"), 0o500))
 	return &Sidecar{
 		Volume: Volume(t.TempDir()), Podinfo: t.TempDir(), UID: uid, Program: program,
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: withoutTime})),
 	}, log
 }
 
-func writeFile(t *testing.T, path, content string) {
+func must(t testing.TB, err error) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 }
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	must(t, os.WriteFile(path, []byte(content), 0o644))
+}
+
+// annotate writes the annotation of the pod, and makes the sidecar read it.
+func (s *Sidecar) annotate(t *testing.T, annotation string) {
+	t.Helper()
+	writeFile(t, filepath.Join(s.Podinfo, "start-signal"), annotation)
+	s.follow()
+}
+
+// lines returns the lines of a log.
+func lines(log fmt.Stringer) []string { return strings.Split(strings.TrimSpace(log.String()), "\n") }
 
 // readFile returns "" for a file that does not exist.
 func readFile(t *testing.T, path string) string {
@@ -118,20 +131,17 @@ func TestSidecarFollows(t *testing.T) {
 				writeFile(t, s.Volume.signalFile(), tc.stale)
 			}
 			for _, annotation := range tc.annotations {
-				writeFile(t, filepath.Join(s.Podinfo, "start-signal"), annotation)
-				s.follow()
+				s.annotate(t, annotation)
 			}
 			if diff := cmp.Diff(tc.wantFile, readFile(t, s.Volume.signalFile())); diff != "" {
 				t.Errorf("signal file (-want +got):\n%s", diff)
 			}
-			want := Status{Released: tc.wantEpoch > 0, Restarted: tc.wantRestarted, Epoch: tc.wantEpoch}
-			if diff := cmp.Diff(want, s.Status(), cmpopts.IgnoreFields(Status{}, "Since", "Problem")); diff != "" {
-				t.Errorf("status (-want +got):\n%s", diff)
+			got := s.Status()
+			want := Status{Released: tc.wantEpoch > 0, Restarted: tc.wantRestarted, Epoch: tc.wantEpoch, Since: got.Since, Problem: got.Problem}
+			if got != want || got.Since.IsZero() || (got.Problem != "") != tc.wantProblem {
+				t.Errorf("status %+v, want %+v, since set and a problem: %t", got, want, tc.wantProblem)
 			}
-			if got := s.Status(); got.Since.IsZero() || (got.Problem != "") != tc.wantProblem {
-				t.Errorf("status %+v, want since set and a problem: %t", got, tc.wantProblem)
-			}
-			if diff := cmp.Diff(tc.wantLog, strings.Split(strings.TrimSpace(log.String()), "\n")); diff != "" {
+			if diff := cmp.Diff(tc.wantLog, lines(log)); diff != "" {
 				t.Errorf("log (-want +got):\n%s", diff)
 			}
 		})
@@ -146,51 +156,36 @@ func TestSidecarOfALock(t *testing.T) {
 		s.leaseReleases(epoch > 0, epoch, false)
 	}
 	reader, writer := `level=INFO msg="Reader: the main processes run as readers"`, `level=INFO msg="Writer: the main processes may run as the writer" epoch=7`
-	if diff := cmp.Diff([]string{reader, writer, reader}, strings.Split(strings.TrimSpace(log.String()), "\n")); diff != "" {
+	if diff := cmp.Diff([]string{reader, writer, reader}, lines(log)); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)
 	}
 }
 
 // If the sidecar cannot read the annotation or write the volume, it logs the problem once, and changes nothing.
 func TestSidecarKeepsTheSignalAfterAnError(t *testing.T) {
-	tests := map[string]struct {
-		disturb     func(t *testing.T, s *Sidecar)
-		wantProblem string
-	}{
-		"the annotation cannot be read": {
-			disturb: func(t *testing.T, s *Sidecar) {
-				path := filepath.Join(s.Podinfo, "start-signal")
-				if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o755)); err != nil {
-					t.Fatal(err)
-				}
-			},
-			wantProblem: "read the pod's annotation apps.statefulsingleton.com/start-signal",
+	for wantProblem, disturb := range map[string]func(t *testing.T, s *Sidecar){
+		"read the pod's annotation apps.statefulsingleton.com/start-signal": func(t *testing.T, s *Sidecar) {
+			path := filepath.Join(s.Podinfo, "start-signal")
+			must(t, errors.Join(os.Remove(path), os.Mkdir(path, 0o755)))
 		},
-		"the volume cannot be written": {
-			disturb: func(t *testing.T, s *Sidecar) {
-				writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf(uid, 2))
-				if err := os.Mkdir(s.Volume.signalFile()+".partial", 0o755); err != nil {
-					t.Fatal(err)
-				}
-			},
-			wantProblem: "write the signal file",
+		"write the signal file": func(t *testing.T, s *Sidecar) {
+			writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf(uid, 2))
+			must(t, os.Mkdir(s.Volume.signalFile()+".partial", 0o755))
 		},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+	} {
+		t.Run(wantProblem, func(t *testing.T) {
 			s, log := newSidecar(t)
-			writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf(uid, 1))
+			s.annotate(t, signalOf(uid, 1))
+			disturb(t, s)
 			s.follow()
-			tc.disturb(t, s)
 			s.follow()
-			s.follow()
-			if got := s.Status(); got.Epoch != 1 || !strings.Contains(got.Problem, tc.wantProblem) {
-				t.Errorf("status %+v, want epoch 1 and the problem %q", got, tc.wantProblem)
+			if got := s.Status(); got.Epoch != 1 || !strings.Contains(got.Problem, wantProblem) {
+				t.Errorf("status %+v, want epoch 1 and the problem", got)
 			}
 			if got, want := readFile(t, s.Volume.signalFile()), signalOf(uid, 1); got != want {
 				t.Errorf("signal file %q, want %q", got, want)
 			}
-			if got := strings.Count(log.String(), tc.wantProblem); got != 1 {
+			if got := strings.Count(log.String(), wantProblem); got != 1 {
 				t.Errorf("logged %d times, want once:\n%s", got, log)
 			}
 		})
@@ -205,24 +200,16 @@ func TestSidecarRuns(t *testing.T) {
 		t.Helper()
 		generation++
 		dir := fmt.Sprintf("..%d", generation)
-		if err := os.Mkdir(filepath.Join(s.Podinfo, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(filepath.Join(s.Podinfo, dir), 0o755))
 		writeFile(t, filepath.Join(s.Podinfo, dir, "start-signal"), annotation)
 		next := filepath.Join(s.Podinfo, "..data_tmp")
-		if err := errors.Join(os.Symlink(dir, next), os.Rename(next, filepath.Join(s.Podinfo, "..data"))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Symlink(dir, next), os.Rename(next, filepath.Join(s.Podinfo, "..data"))))
 		if generation > 1 {
-			if err := os.RemoveAll(filepath.Join(s.Podinfo, fmt.Sprintf("..%d", generation-1))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(filepath.Join(s.Podinfo, fmt.Sprintf("..%d", generation-1))))
 		}
 	}
 	project("")
-	if err := os.Symlink("..data/start-signal", filepath.Join(s.Podinfo, "start-signal")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("..data/start-signal", filepath.Join(s.Podinfo, "start-signal")))
 	writeFile(t, s.Volume.gateFile()+".partial", strings.Repeat("a partial file of a killed sidecar", 10))
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
@@ -230,9 +217,7 @@ func TestSidecarRuns(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
-	if err := s.Volume.AwaitDelivery(t.Context(), uid); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Volume.AwaitDelivery(t.Context(), uid))
 	if got := readFile(t, s.Volume.gateFile()); got != "the program" {
 		t.Errorf("delivered %q", got)
 	}
@@ -245,9 +230,7 @@ func TestSidecarRuns(t *testing.T) {
 	modes := map[string]fs.FileMode{s.Volume.gateFile(): 0o755, s.Volume.signalFile(): 0o644, s.Volume.pipeFile(): fs.ModeNamedPipe | 0o644}
 	for path, want := range modes {
 		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := info.Mode(); got != want {
 			t.Errorf("mode of %s is %s, want %s", path, got, want)
 		}
@@ -265,24 +248,17 @@ func TestSidecarRuns(t *testing.T) {
 }
 
 func TestSidecarRefusesToRun(t *testing.T) {
-	tests := map[string]struct {
-		change    func(s *Sidecar)
-		wantError string
-	}{
-		"no uid":    {func(s *Sidecar) { s.UID = "" }, "POD_UID is empty"},
-		"no volume": {func(s *Sidecar) { s.Volume += "/missing" }, "deliver the gate to the held containers: open "},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+	for wantError, change := range map[string]func(s *Sidecar){
+		"POD_UID is empty": func(s *Sidecar) { s.UID = "" },
+		"deliver the gate to the held containers: open ": func(s *Sidecar) { s.Volume += "/missing" },
+	} {
+		t.Run(wantError, func(t *testing.T) {
 			s, _ := newSidecar(t)
-			tc.change(s)
+			change(s)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel() // stops a sidecar that does not fail
-			if err := s.Run(ctx); err == nil || !strings.Contains(err.Error(), tc.wantError) {
-				t.Errorf("error %v, want %q", err, tc.wantError)
-			}
-			if s.Status().Delivered {
-				t.Error("status: the gate is delivered")
+			if err := s.Run(ctx); err == nil || !strings.Contains(err.Error(), wantError) || s.Status().Delivered {
+				t.Errorf("error %v, status %+v", err, s.Status())
 			}
 		})
 	}
@@ -299,8 +275,7 @@ func TestServe(t *testing.T) {
 		t.Errorf("/healthz before the delivery: %d %q", code, body)
 	}
 	s.status.Delivered = true
-	writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf(uid, 3))
-	s.follow()
+	s.annotate(t, signalOf(uid, 3))
 	if code, body := get("/healthz"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz: %d %q", code, body)
 	}
@@ -308,9 +283,7 @@ func TestServe(t *testing.T) {
 		t.Helper()
 		_, body := get("/status")
 		var got map[string]any
-		if err := json.Unmarshal([]byte(body), &got); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(body), &got))
 		since, err := time.Parse(time.RFC3339Nano, fmt.Sprint(got["since"]))
 		if err != nil || time.Since(since) > time.Minute {
 			t.Errorf("since is %v (error %v), want the time of the change", got["since"], err)
@@ -322,8 +295,7 @@ func TestServe(t *testing.T) {
 		}
 	}
 	wantStatus(map[string]any{"delivered": true, "released": true})
-	writeFile(t, filepath.Join(s.Podinfo, "start-signal"), signalOf("another", 4))
-	s.follow()
+	s.annotate(t, signalOf("another", 4))
 	if got := s.Status().Problem; !strings.Contains(got, uid) || !strings.Contains(got, "another") {
 		t.Errorf("problem %q, want both uids, which must not be served", got)
 	}
@@ -366,9 +338,7 @@ func TestAwaitDelivery(t *testing.T) {
 			if tc.wantWaits != "" && (err == nil || !strings.Contains(err.Error(), tc.wantWaits+". See the log of container status-sidecar")) {
 				t.Errorf("error %v, want it to wait for %q", err, tc.wantWaits)
 			}
-			if err := s.Volume.deliver(s.Program); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Volume.deliver(s.Program))
 			s.follow()
 			if err := s.Volume.AwaitDelivery(once, uid); err != nil {
 				t.Errorf("after the delivery: error %v, want none", err)
@@ -385,9 +355,7 @@ func TestChangesWithoutInotify(t *testing.T) {
 	if !strings.Contains(log.String(), "Polling the directory instead") {
 		t.Errorf("log %q, want the warning about inotify", log)
 	}
-	if err := os.Mkdir(string(volume), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(string(volume), 0o755))
 	writeFile(t, volume.signalFile(), signalOf(uid, 1))
 	for range changed {
 		if _, err := volume.Signal(uid); err == nil {
@@ -419,22 +387,17 @@ func TestChangesWithoutPolling(t *testing.T) {
 	}
 }
 
+// Other variables stay, also those whose names begin or end with that of a replaced one.
 func TestMainEnvironment(t *testing.T) {
-	tests := map[string]struct {
-		environ, want []string
-	}{
-		"added":               {environ: []string{"A=1", "B="}, want: []string{"A=1", "B=", "STATEFULSINGLETON_EPOCH=7"}},
-		"replaced":            {environ: []string{"STATEFULSINGLETON_EPOCH=3", "A=1"}, want: []string{"A=1", "STATEFULSINGLETON_EPOCH=7"}},
-		"a longer name stays": {environ: []string{"STATEFULSINGLETON_EPOCH_OLD=3"}, want: []string{"STATEFULSINGLETON_EPOCH_OLD=3", "STATEFULSINGLETON_EPOCH=7"}},
-		"the pod's uid":       {environ: []string{"STATEFULSINGLETON_POD_UID=a", "A=1", "STATEFULSINGLETON_POD_UID="}, want: []string{"A=1", "STATEFULSINGLETON_EPOCH=7"}},
-		"another uid stays":   {environ: []string{"STATEFULSINGLETON_POD_UID_OLD=a", "POD_UID=b"}, want: []string{"STATEFULSINGLETON_POD_UID_OLD=a", "POD_UID=b", "STATEFULSINGLETON_EPOCH=7"}},
-		"empty":               {environ: nil, want: []string{"STATEFULSINGLETON_EPOCH=7"}},
+	others := []string{"A=1", "B=", "STATEFULSINGLETON_EPOCH_OLD=3", "STATEFULSINGLETON_POD_UID_OLD=a", "POD_UID=b"}
+	environ := slices.Concat([]string{"STATEFULSINGLETON_EPOCH=3", "STATEFULSINGLETON_POD_UID=a"}, others, []string{"STATEFULSINGLETON_POD_UID="})
+	if diff := cmp.Diff(append(others, "STATEFULSINGLETON_EPOCH=7"), mainEnvironment(environ, 7)); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, mainEnvironment(tc.environ, 7)); diff != "" {
-				t.Errorf("environment (-want +got):\n%s", diff)
-			}
-		})
+}
+
+func TestSuperviseOnlyAsPID1(t *testing.T) {
+	if code, err := Supervise("/bin/true", []string{"true"}, nil, nil, func() {}, nil, slog.New(slog.DiscardHandler)); err == nil || code != 0 {
+		t.Errorf("exit code %d, error %v", code, err)
 	}
 }

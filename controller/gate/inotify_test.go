@@ -21,9 +21,7 @@ const volumeOfChild = "GATE_TEST_VOLUME"
 // main process.
 func TestWrapNeedsNoInotify(t *testing.T) {
 	if volume := os.Getenv(volumeOfChild); volume != "" {
-		if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0))
 		t.Fatal(Wrap(Volume(volume), uid, []string{"/bin/sh", "-c", "echo released with $STATEFULSINGLETON_EPOCH"}, slog.Default()))
 	}
 	const polling = "Polling the signal file instead"
@@ -40,9 +38,7 @@ func TestWrapNeedsNoInotify(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			volume := Volume(t.TempDir())
-			if err := tc.prepare(volume); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tc.prepare(volume))
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestWrapNeedsNoInotify$")
@@ -55,18 +51,12 @@ func TestWrapNeedsNoInotify(t *testing.T) {
 			var stdout bytes.Buffer
 			child.Stdout = &stdout
 			stderr, err := os.Create(t.TempDir() + "/stderr")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer func() { _ = stderr.Close() }()
 			child.Stderr = stderr
-			if err := child.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, child.Start())
 			eventually(t, "Held on stderr", func() bool { return strings.Contains(readFile(t, stderr.Name()), "Held") })
-			if err := volume.apply([]byte(signalOf(uid, 5))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, volume.apply([]byte(signalOf(uid, 5))))
 			if err := child.Wait(); err != nil || stdout.String() != "released with 5\n" {
 				t.Errorf("error %v, stdout %q, stderr %q, want it released with epoch 5", err, &stdout, readFile(t, stderr.Name()))
 			}
@@ -92,9 +82,7 @@ func TestEveryWakeUpArrives(t *testing.T) {
 	defer cancel()
 	for n := range 100 {
 		volume := Volume(t.TempDir())
-		if err := errors.Join(volume.createPipe(), volume.createPipe()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(volume.createPipe(), volume.createPipe()))
 		listening, stop := context.WithCancel(ctx)
 		first, second := volume.wakeups(listening, slog.Default()), volume.wakeups(listening, slog.Default())
 		<-first // at once
@@ -113,9 +101,7 @@ func TestEveryWakeUpArrives(t *testing.T) {
 			}
 		}
 		stop()
-		if err := <-applied; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-applied)
 	}
 }
 
@@ -141,9 +127,7 @@ func TestChangesCloseInotify(t *testing.T) {
 func inotifyInstances(t *testing.T) (n int) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, fd := range fds {
 		// The descriptor of the directory itself is already closed.
 		if target, _ := os.Readlink("/proc/self/fd/" + fd.Name()); target == "anon_inode:inotify" {

@@ -117,9 +117,7 @@ func writeAuthorities(t *testing.T, c *leaseClient, authorities []*authority.Aut
 	for _, a := range authorities {
 		bundle = append(bundle, a.PEM()...)
 	}
-	if err := os.WriteFile(c.ca, bundle, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(c.ca, bundle, 0o600))
 }
 
 // leaseClientOf returns a client of the API server that waits half a second for an answer. The authorities are pinned.
@@ -130,9 +128,7 @@ func leaseClientOf(t *testing.T, url string, authorities ...*authority.Authority
 		settings.APIServer.Authorities = append(settings.APIServer.Authorities, signal.Fingerprint(a.DER()))
 	}
 	c := newLeaseClient(settings, t.TempDir())
-	if err := os.WriteFile(c.token, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(c.token, []byte("secret"), 0o600))
 	writeAuthorities(t, c, authorities)
 	return c
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,9 +26,10 @@ const kubelet = "kube-probe/1.36"
 // probed is a sidecar that runs the readiness probe of container app.
 type probed struct {
 	*Sidecar
-	t      *testing.T
-	server *httptest.Server
-	log    fmt.Stringer
+	t         *testing.T
+	readiness *Readiness
+	server    *httptest.Server
+	log       fmt.Stringer
 }
 
 // newProbed returns a sidecar with a probe in JSON.
@@ -40,7 +40,7 @@ func newProbed(t *testing.T, probe string) probed {
 	r := NewReadiness(s, "127.0.0.1", []string{"POD_IP=127.0.0.1", signal.ProbeEnvPrefix + "app=" + value, signal.ProbeEnvPrefix + "broken=e30="})
 	server := httptest.NewServer(s.handler(r))
 	t.Cleanup(server.Close)
-	p := probed{s, t, server, log}
+	p := probed{s, t, r, server, log}
 	p.hold()
 	return p
 }
@@ -55,25 +55,14 @@ func (p probed) awaitWaiting() {
 	})
 }
 
-func (p probed) release() {
-	p.t.Helper()
-	writeFile(p.t, filepath.Join(p.Podinfo, "start-signal"), signalOf(uid, 3))
-	p.follow()
-}
-
-func (p probed) hold() {
-	p.t.Helper()
-	writeFile(p.t, filepath.Join(p.Podinfo, "start-signal"), "")
-	p.follow()
-}
+func (p probed) release() { p.t.Helper(); p.annotate(p.t, signalOf(uid, 3)) }
+func (p probed) hold()    { p.t.Helper(); p.annotate(p.t, "") }
 
 // ask sends the request of the kubelet, and returns the status of the answer.
 func (p probed) ask(ctx context.Context, container string) int {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server.URL+"/ready/"+container, nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	request.Header.Set("User-Agent", kubelet)
 	response, err := p.server.Client().Do(request)
 	if err != nil {
@@ -108,40 +97,38 @@ func (p probed) want(answer <-chan int, want int) {
 
 // application is an HTTP server whose status can change.
 type application struct {
-	*httptest.Server
-	status atomic.Int32
-	asked  atomic.Int32
+	status, asked atomic.Int32
 }
 
-func newApplication(t *testing.T, status int) *application {
+// newApplication returns an application, and a sidecar that runs its readiness probe.
+func newApplication(t *testing.T, status int) (*application, probed) {
 	t.Helper()
 	a := &application{}
 	a.status.Store(int32(status))
-	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return a, newProbed(t, httpProbe(t, func(w http.ResponseWriter, _ *http.Request) {
 		a.asked.Add(1)
 		w.WriteHeader(int(a.status.Load()))
 	}))
-	t.Cleanup(a.Close)
-	return a
+}
+
+// httpProbe returns the probe of an HTTP server.
+func httpProbe(t *testing.T, answer http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewServer(answer)
+	t.Cleanup(server.Close)
+	return `{"httpGet":{"path":"/","port":` + portOf(t, server.URL) + `}}`
 }
 
 func portOf(t *testing.T, address string) string {
 	t.Helper()
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return u.Port()
-}
-
-func httpProbe(t *testing.T, a *application, more string) string {
-	return `{"httpGet":{"path":"/","port":` + portOf(t, a.URL) + `}` + more + `}`
 }
 
 // A request that the kubelet sent to a held pod is answered once the pod was released and the application is ready.
 func TestReadinessWaitsForTheRelease(t *testing.T) {
-	a := newApplication(t, http.StatusInternalServerError)
-	p := newProbed(t, httpProbe(t, a, ""))
+	a, p := newApplication(t, http.StatusInternalServerError)
 	answer := p.asking()
 	p.awaitWaiting()
 	if n := a.asked.Load(); n != 0 {
@@ -158,22 +145,24 @@ func TestReadinessWaitsForTheRelease(t *testing.T) {
 	p.want(answer, http.StatusOK)
 }
 
+// wantOneCheck asks, and fails unless the answer is the status that the application has now.
+func (p probed) wantOneCheck(a *application, status int) {
+	p.t.Helper()
+	a.status.Store(int32(status))
+	before := a.asked.Load()
+	p.want(p.asking(), status)
+	if n := a.asked.Load() - before; n != 1 {
+		p.t.Errorf("the application was asked %d times for one request", n)
+	}
+}
+
 // After the first success each request is one check, with the status of the application.
 func TestReadinessChecksOnceLater(t *testing.T) {
-	a := newApplication(t, http.StatusOK)
-	p := newProbed(t, httpProbe(t, a, ""))
+	a, p := newApplication(t, http.StatusOK)
 	p.release()
-	p.want(p.asking(), http.StatusOK)
-	for _, status := range []int{http.StatusTeapot, http.StatusNotFound, http.StatusInternalServerError} {
-		a.status.Store(int32(status))
-		before := a.asked.Load()
-		p.want(p.asking(), status)
-		if n := a.asked.Load() - before; n != 1 {
-			t.Errorf("the application was asked %d times for one request", n)
-		}
+	for _, status := range []int{http.StatusOK, http.StatusTeapot, http.StatusNotFound, http.StatusInternalServerError, http.StatusOK} {
+		p.wantOneCheck(a, status)
 	}
-	a.status.Store(http.StatusOK)
-	p.want(p.asking(), http.StatusOK)
 	if got := strings.Count(p.log.String(), "Container is ready"); got != 2 {
 		t.Errorf("%d lines say that the container is ready, want 2:\n%s", got, p.log)
 	}
@@ -181,22 +170,16 @@ func TestReadinessChecksOnceLater(t *testing.T) {
 
 // A sidecar that starts in a released pod checks once for each request. The application may have failed in the meantime.
 func TestReadinessAfterARestart(t *testing.T) {
-	a := newApplication(t, http.StatusInternalServerError)
-	p := newProbed(t, httpProbe(t, a, ""))
+	a, p := newApplication(t, 0)
 	p.status, p.sawHeld = Status{}, false
 	p.release()
-	p.want(p.asking(), http.StatusInternalServerError)
-	if n := a.asked.Load(); n != 1 {
-		t.Errorf("the application was asked %d times for one request", n)
-	}
-	a.status.Store(http.StatusOK)
-	p.want(p.asking(), http.StatusOK)
+	p.wantOneCheck(a, http.StatusInternalServerError)
+	p.wantOneCheck(a, http.StatusOK)
 }
 
 // A pod that is held again is not ready, even if the application is.
 func TestReadinessOfAPodThatIsHeldAgain(t *testing.T) {
-	a := newApplication(t, http.StatusOK)
-	p := newProbed(t, httpProbe(t, a, ""))
+	a, p := newApplication(t, http.StatusOK)
 	p.release()
 	p.want(p.asking(), http.StatusOK)
 	p.hold()
@@ -218,7 +201,7 @@ func TestReadinessOfManyClients(t *testing.T) {
 	const clients = 20
 	var at, most atomic.Int32
 	var ready atomic.Bool
-	a := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	p := newProbed(t, httpProbe(t, func(w http.ResponseWriter, _ *http.Request) {
 		defer at.Add(-1)
 		if n := at.Add(1); n > most.Load() && !ready.Load() {
 			most.Store(n)
@@ -227,8 +210,6 @@ func TestReadinessOfManyClients(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}))
-	t.Cleanup(a.Close)
-	p := newProbed(t, `{"httpGet":{"port":`+portOf(t, a.URL)+`}}`)
 	p.release()
 	var answers []<-chan int
 	for range clients {
@@ -247,8 +228,7 @@ func TestReadinessOfManyClients(t *testing.T) {
 
 // In a pod with fencing, readiness waits for the Lease, and not for the signal.
 func TestReadinessWaitsForTheLease(t *testing.T) {
-	a := newApplication(t, http.StatusOK)
-	p := newProbed(t, httpProbe(t, a, ""))
+	a, p := newApplication(t, http.StatusOK)
 	p.Fenced = true
 	p.release()
 	answer := p.asking()
@@ -265,9 +245,7 @@ func TestReadinessWaitsForTheLease(t *testing.T) {
 // With hostNetwork, a check can reach the next pod on the node.
 func TestReadinessOfAPodThatIsHeldDuringACheck(t *testing.T) {
 	var p probed
-	a := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { p.hold() }))
-	t.Cleanup(a.Close)
-	p = newProbed(t, `{"httpGet":{"path":"/","port":`+portOf(t, a.URL)+`}}`)
+	p = newProbed(t, httpProbe(t, func(http.ResponseWriter, *http.Request) { p.hold() }))
 	p.release()
 	p.want(p.asking(), http.StatusServiceUnavailable)
 }
@@ -276,13 +254,9 @@ func TestReadinessOfAPodThatIsHeldDuringACheck(t *testing.T) {
 func TestReadinessRefusesABody(t *testing.T) {
 	p := newProbed(t, `{"tcpSocket":{"port":1}}`)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.server.URL+"/ready/app", strings.NewReader("body"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response, err := p.server.Client().Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = response.Body.Close()
 	if response.StatusCode != http.StatusBadRequest || !response.Close {
 		t.Errorf("status %d, connection closes: %t, want 400 and true", response.StatusCode, response.Close)
@@ -323,29 +297,19 @@ func TestHandshakesThatHangEnd(t *testing.T) {
 }
 
 func TestReadinessGivesUp(t *testing.T) {
-	a := newApplication(t, http.StatusInternalServerError)
-	p := newProbed(t, httpProbe(t, a, ""))
-	r := p.readiness(t, httpProbe(t, a, ""))
-	short := func() context.Context {
+	_, p := newApplication(t, http.StatusInternalServerError)
+	answer := func() int {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		t.Cleanup(cancel)
-		return ctx
+		defer cancel()
+		return statusOf(p.readiness.answer(ctx, "app", p.readiness.probes["app"], kubelet))
 	}
-	p.hold()
-	if err := r.answer(short(), "app", r.probes["app"], kubelet); statusOf(err) != http.StatusServiceUnavailable {
-		t.Errorf("held: %v, want status 503", err)
+	if got := answer(); got != http.StatusServiceUnavailable {
+		t.Errorf("held: status %d, want 503", got)
 	}
 	p.release()
-	if err := r.answer(short(), "app", r.probes["app"], kubelet); statusOf(err) != http.StatusInternalServerError && statusOf(err) != http.StatusGatewayTimeout {
-		t.Errorf("not ready: %v, want the status of the application", err)
+	if got := answer(); got != http.StatusInternalServerError && got != http.StatusGatewayTimeout {
+		t.Errorf("not ready: status %d, want that of the application", got)
 	}
-}
-
-// readiness returns the Readiness of the sidecar without a server.
-func (p probed) readiness(t *testing.T, probe string) *Readiness {
-	t.Helper()
-	value := base64.StdEncoding.EncodeToString([]byte(`{"readinessProbe":` + probe + `}`))
-	return NewReadiness(p.Sidecar, "127.0.0.1", []string{signal.ProbeEnvPrefix + "app=" + value})
 }
 
 func TestReadinessOfUnknownContainers(t *testing.T) {
@@ -363,9 +327,7 @@ func TestReadinessOfUnknownContainers(t *testing.T) {
 // check runs the probe of a released pod once.
 func check(t *testing.T, probe string) error {
 	t.Helper()
-	s, _ := newSidecar(t)
-	p := probed{Sidecar: s, t: t}
-	r := p.readiness(t, probe)
+	r := newProbed(t, probe).readiness
 	return r.checker.check(t.Context(), r.probes["app"], kubelet)
 }
 
@@ -374,8 +336,8 @@ func TestHTTPRequest(t *testing.T) {
 	tests := map[string]struct {
 		probe      string // of httpGet, after the port
 		wantTarget string
-		wantHost   string
-		want       http.Header
+		wantHost   string      // default: that of the server
+		want       http.Header // default: those of the kubelet
 	}{
 		"plain":            {probe: `"path":"/ready"`, wantTarget: "/ready"},
 		"no path":          {probe: `"scheme":"HTTP"`, wantTarget: "/"},
@@ -394,16 +356,11 @@ func TestHTTPRequest(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r }))
 			defer server.Close()
 
-			if err := check(t, `{"httpGet":{"port":`+portOf(t, server.URL)+`,`+test.probe+`}}`); err != nil {
-				t.Fatal(err)
-			}
+			must(t, check(t, `{"httpGet":{"port":`+portOf(t, server.URL)+`,`+test.probe+`}}`))
 
 			want := test.want
 			if want == nil {
 				want = http.Header{"User-Agent": {kubelet}, "Accept": {"*/*"}}
-			}
-			if test.want == nil && test.wantHost != "" {
-				want.Del("Host")
 			}
 			want.Set("Connection", "close")
 			if diff := cmp.Diff(want, got.Header); diff != "" {
@@ -475,14 +432,10 @@ func TestHTTPResult(t *testing.T) {
 
 func TestTCPResult(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = listener.Close() }() // the garbage collector closes a listener that nothing refers to
 	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tests := map[string]struct {
 		probe string
 		ready bool

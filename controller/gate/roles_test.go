@@ -1,9 +1,6 @@
 package gate
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
 // roleWorld is a pod of a StatefulSetLock: its sidecar, what really happens in its containers, and the Lease.
 type roleWorld struct {
@@ -162,39 +159,15 @@ func (w *roleWorld) ofContainer(i int, with func(action string, change func(n *r
 // A pod releases the Lease only if no process of it is the writer or can become the writer. The search visits every order of
 // restarts, kills and lost states of this model.
 func TestSearchRoleRelease(t *testing.T) {
-	type origin struct {
-		from   roleWorld
-		action string
-	}
-	start := roleWorld{}
-	seen := map[roleWorld]origin{start: {}}
-	released := 0
-	for queue := []roleWorld{start}; len(queue) > 0; {
-		w := queue[0]
-		queue = queue[1:]
-		if !w.named && w.epoch > 0 {
-			released++
-			for i, c := range w.containers {
-				if c.writes || c.told && c.connected && c.term > c.over {
-					var trace []string
-					for at := w; at != start; at = seen[at].from {
-						trace = append([]string{seen[at].action}, trace...)
-					}
-					t.Fatalf("released while the writer of %s runs or may start:\n%s\n%+v", fencedNames[i], strings.Join(trace, "\n"), w)
-				}
+	explore(t, (*roleWorld).successors, func(w *roleWorld) (released bool, wrong string) {
+		released = !w.named && w.epoch > 0
+		for i, c := range w.containers {
+			if released && (c.writes || c.told && c.connected && c.term > c.over) {
+				wrong = "released while the writer of " + fencedNames[i] + " runs or may start"
 			}
 		}
-		w.successors(func(action string, next roleWorld) {
-			if _, ok := seen[next]; !ok {
-				seen[next] = origin{w, action}
-				queue = append(queue, next)
-			}
-		})
-	}
-	t.Logf("%d states, %d of them released", len(seen), released)
-	if released == 0 {
-		t.Error("no pod has released the Lease")
-	}
+		return released, wrong
+	})
 }
 
 // A gate that reported an end without a writer can start the writer of the next tenure.
@@ -222,9 +195,7 @@ func TestContainerAndSidecarRestart(t *testing.T) {
 	for _, name := range fencedNames {
 		stored.Containers[name] = &fenced{State: mayRun}
 	}
-	if err := f.restore(stored); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.restore(stored))
 	f.connect(fencedNames[0], false)
 	if !f.ending() {
 		t.Error("the tenure does not end")
@@ -234,9 +205,7 @@ func TestContainerAndSidecarRestart(t *testing.T) {
 // A gate that has reported the end of a tenure starts no writer with a term that it received before.
 func TestGateStartsNoWriterAfterReport(t *testing.T) {
 	s := &sidecarConnection{number: 1}
-	if err := s.reportWriterEnd(7); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.reportWriterEnd(7))
 	for epoch, want := range map[int64]bool{6: false, 7: false, 8: true} {
 		if got := s.startsWriter(Term{Epoch: epoch, connection: 1}); got != want {
 			t.Errorf("epoch %d: %t, want %t", epoch, got, want)

@@ -62,9 +62,7 @@ func TestDescribe(t *testing.T) {
 			}
 			before := filesIn(t, string(s.Volume))
 			got, err := s.Describe(tc.settings)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, want := range tc.want {
 				if !strings.Contains(got, want) {
 					t.Errorf("%s\nlacks %q", got, want)
@@ -84,14 +82,10 @@ func TestDescribe(t *testing.T) {
 func filesIn(t *testing.T, dir string) (text string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text += e.Name() + info.ModTime().String()
 	}
 	return text
