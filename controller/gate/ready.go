@@ -25,21 +25,16 @@ type Readiness struct {
 	probes  map[string]*signal.Probe
 	// polling has an element for each container that a request polls at the moment.
 	polling map[string]chan struct{}
-
-	mu sync.Mutex
 	// ready has the containers that were ready once since the release.
-	ready map[string]bool
-	// said is the last state of each container in the log.
-	said map[string]string
+	ready sync.Map
+	// said has the last state of each container in the log.
+	said sync.Map
 }
 
 // NewReadiness returns the Readiness for the probes in the environment of the sidecar. It leaves out and logs probes
 // that cannot be decoded.
 func NewReadiness(s *Sidecar, podIP string, environ []string) *Readiness {
-	r := &Readiness{
-		sidecar: s, checker: newChecker(podIP),
-		probes: map[string]*signal.Probe{}, polling: map[string]chan struct{}{}, ready: map[string]bool{}, said: map[string]string{},
-	}
+	r := &Readiness{sidecar: s, checker: newChecker(podIP), probes: map[string]*signal.Probe{}, polling: map[string]chan struct{}{}}
 	for _, variable := range environ {
 		name, value, _ := strings.Cut(variable, "=")
 		container, ok := strings.CutPrefix(name, signal.ProbeEnvPrefix)
@@ -116,7 +111,10 @@ func (r *Readiness) answer(ctx context.Context, container string, p *signal.Prob
 	if err != nil {
 		return err
 	}
-	checksOnce := func() bool { return status.Restarted || r.wasReady(container) }
+	checksOnce := func() bool {
+		_, wasReady := r.ready.Load(container)
+		return status.Restarted || wasReady
+	}
 	if !checksOnce() {
 		// One request polls for all, because each client could otherwise cause hundreds of checks per second.
 		select {
@@ -132,7 +130,7 @@ func (r *Readiness) answer(ctx context.Context, container string, p *signal.Prob
 			return errHeld // with hostNetwork, the next pod may have answered
 		}
 		if err == nil {
-			r.setReady(container)
+			r.ready.Store(container, true)
 			return nil
 		}
 		if checksOnce() {
@@ -153,32 +151,13 @@ func (r *Readiness) awaitRelease(ctx context.Context) (Status, error) {
 		if status.Released {
 			return status, nil
 		}
-		r.reset()
+		r.ready.Clear()
 		select {
 		case <-ctx.Done():
 			return Status{}, errHeld
 		case <-changed:
 		}
 	}
-}
-
-func (r *Readiness) wasReady(container string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.ready[container]
-}
-
-func (r *Readiness) setReady(container string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ready[container] = true
-}
-
-// reset forgets which containers were ready.
-func (r *Readiness) reset() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.ready)
 }
 
 // log logs why a container is not ready, once for each reason, and when it is ready again. The kubelet's events do not
@@ -191,10 +170,7 @@ func (r *Readiness) log(container string, err error) {
 	if err != nil {
 		state = err.Error()
 	}
-	r.mu.Lock()
-	before := r.said[container]
-	r.said[container] = state
-	r.mu.Unlock()
+	before, _ := r.said.Swap(container, state)
 	switch {
 	case state == before:
 	case err == nil:
