@@ -1,13 +1,14 @@
 package v1_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,22 +24,76 @@ import (
 
 const selector = "selector: {matchLabels: {app: db}}\n"
 
-// singletonOf returns a StatefulSingleton with the spec in YAML, which may be invalid.
-func singletonOf(t *testing.T, name, spec string) *unstructured.Unstructured {
+// objectOf returns an object with the spec in YAML, which may be invalid.
+func objectOf(t *testing.T, kind, name, spec string) *unstructured.Unstructured {
 	t.Helper()
-	var parsed map[string]any
-	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
-		t.Fatalf("parse the spec of the test: %v", err)
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	if spec != "" {
+		var parsed map[string]any
+		must(t, yaml.Unmarshal([]byte(spec), &parsed))
+		o.Object["spec"] = parsed
 	}
-	o := &unstructured.Unstructured{Object: map[string]any{"spec": parsed}}
-	o.SetGroupVersionKind(v1.GroupVersion.WithKind("StatefulSingleton"))
+	o.SetGroupVersionKind(v1.GroupVersion.WithKind(kind))
 	o.SetNamespace(metav1.NamespaceDefault)
 	o.SetName(name)
 	return o
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// accepted returns the object as the API server would store it.
+func accepted[T any](t *testing.T, o *unstructured.Unstructured) (got T) {
+	t.Helper()
+	must(t, client.WithFieldValidation(c, metav1.FieldValidationStrict).Create(t.Context(), o, client.DryRunAll))
+	must(t, scheme.Scheme.Convert(o, &got, nil))
+	return got
+}
+
+// wantAnswer fails unless the API server rejects the object with the error, or accepts it if want is empty.
+func wantAnswer(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Error(err)
+	case want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want)):
+		t.Errorf("the API server answered\n%v\nwant that it rejects the object with\n%s", err, want)
+	}
+}
+
+// refusal is an object that the API server rejects.
+type refusal struct {
+	name, spec string
+	// want is part of the error. Empty: the API server accepts the object.
+	want string
+}
+
+// wantRefusals creates the objects.
+func wantRefusals(t *testing.T, kind string, tests map[string]refusal) {
+	t.Helper()
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := objectOf(t, kind, cmp.Or(test.name, "db"), test.spec)
+			wantAnswer(t, c.Create(t.Context(), o, client.DryRunAll), test.want)
+		})
+	}
+}
+
+// patch writes a merge patch.
+func patch(t *testing.T, o client.Object, patch string, options ...client.PatchOption) error {
+	t.Helper()
+	data, err := yaml.YAMLToJSON([]byte(patch))
+	must(t, err)
+	return c.Patch(t.Context(), o.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json", data), options...)
+}
+
+// TestAPIServerKeepsEveryField shows that other values are kept.
 func TestDefaults(t *testing.T) {
-	asDefault := v1.StatefulSingletonSpec{
+	want := v1.StatefulSingletonSpec{
 		Selector:               v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 		MaxTransitionTime:      300,
 		TerminationGracePeriod: new(int32(30)),
@@ -48,78 +103,12 @@ func TestDefaults(t *testing.T) {
 		Fencing:                v1.FencingKubelet,
 		LeaseDurationSeconds:   15,
 	}
-	with := func(change func(*v1.StatefulSingletonSpec)) v1.StatefulSingletonSpec {
-		spec := *asDefault.DeepCopy()
-		change(&spec)
-		return spec
-	}
-	tests := map[string]struct {
-		spec string
-		want v1.StatefulSingletonSpec
-	}{
-		"only a selector": {spec: selector, want: asDefault},
-		"zero is kept": {
-			spec: selector + "terminationGracePeriod: 0",
-			want: with(func(s *v1.StatefulSingletonSpec) { s.TerminationGracePeriod = new(int32(0)) }),
-		},
-		"a deprecated field of older manifests": {
-			spec: selector + "respectPodGracePeriod: false",
-			want: with(func(s *v1.StatefulSingletonSpec) { s.RespectPodGracePeriod = new(false) }),
-		},
-		"lowest numbers": {
-			spec: selector + "maxTransitionTime: 1",
-			want: with(func(s *v1.StatefulSingletonSpec) { s.MaxTransitionTime = 1 }),
-		},
-		"highest numbers": {
-			spec: selector + "maxTransitionTime: 3600\nterminationGracePeriod: 3600\nleaseDurationSeconds: 3600",
-			want: with(func(s *v1.StatefulSingletonSpec) {
-				s.MaxTransitionTime, s.TerminationGracePeriod, s.LeaseDurationSeconds = 3600, new(int32(3600)), 3600
-			}),
-		},
-		"containers": {
-			spec: selector + "containers: [db, proxy]\nholdInitContainers: true",
-			want: with(func(s *v1.StatefulSingletonSpec) {
-				s.Containers, s.HoldInitContainers = []string{"db", "proxy"}, true
-			}),
-		},
-		"drains and rollouts": {
-			spec: selector + "drain: Evict\nhandoff: Manual",
-			want: with(func(s *v1.StatefulSingletonSpec) {
-				s.Drain, s.Handoff = v1.DrainEvict, v1.HandoffManual
-			}),
-		},
-		"readiness probes": {
-			spec: selector + "readinessProbes: Kubelet",
-			want: with(func(s *v1.StatefulSingletonSpec) { s.ReadinessProbes = v1.ReadinessKubelet }),
-		},
-		"fencing": {
-			spec: selector + "fencing: Lease\nleaseDurationSeconds: 5",
-			want: with(func(s *v1.StatefulSingletonSpec) { s.Fencing, s.LeaseDurationSeconds = v1.FencingLease, 5 }),
-		},
-		"expressions": {
-			spec: "selector: {matchExpressions: [{key: app, operator: In, values: [db]}, {key: old, operator: DoesNotExist}]}",
-			want: with(func(s *v1.StatefulSingletonSpec) {
-				s.Selector = v1.LabelSelector{MatchExpressions: []v1.LabelSelectorRequirement{
-					{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{"db"}},
-					{Key: "old", Operator: metav1.LabelSelectorOpDoesNotExist},
-				}}
-			}),
-		},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			o := singletonOf(t, "db", test.spec)
-			if err := c.Create(t.Context(), o, client.DryRunAll); err != nil {
-				t.Fatal(err)
-			}
-			var got v1.StatefulSingleton
-			if err := scheme.Scheme.Convert(o, &got, nil); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, got.Spec); diff != "" {
-				t.Errorf("spec (-want +got):\n%s", diff)
-			}
-		})
+	for spec, grace := range map[string]int32{"": 30, "terminationGracePeriod: 0": 0} {
+		want.TerminationGracePeriod = &grace
+		got := accepted[v1.StatefulSingleton](t, objectOf(t, "StatefulSingleton", "db", selector+spec))
+		if diff := gocmp.Diff(want, got.Spec); diff != "" {
+			t.Errorf("spec (-want +got):\n%s", diff)
+		}
 	}
 }
 
@@ -136,11 +125,8 @@ func TestRefusals(t *testing.T) {
 		longName      = "metadata.name has more than 63 characters and becomes the value of a label: choose a shorter name"
 	)
 	expression := func(rest string) string { return "selector: {matchExpressions: [{key: app, " + rest + "}]}" }
-	tests := map[string]struct {
-		name string
-		spec string
-		want string
-	}{
+	longKey, longValue := strings.Repeat("a", 316), strings.Repeat("a", 63)
+	wantRefusals(t, "StatefulSingleton", map[string]refusal{
 		"no spec":                  {want: "spec: Required value"},
 		"no selector":              {spec: "maxTransitionTime: 10", want: "spec.selector: Required value"},
 		"empty selector":           {spec: "selector: {}", want: emptySelector},
@@ -182,19 +168,13 @@ func TestRefusals(t *testing.T) {
 		"value too long":       {spec: expressions(1, "app", 1, strings.Repeat("a", 64)), want: "spec.selector.matchExpressions[0].values[0]: Too long: may not be more than 63 bytes"},
 
 		"singleton's name too long": {name: strings.Repeat("a", 64), spec: selector, want: longName},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			o := singletonOf(t, "db", test.spec)
-			if test.name != "" {
-				o.SetName(test.name)
-			}
-			if test.spec == "" {
-				delete(o.Object, "spec")
-			}
-			wantRefused(t, c.Create(t.Context(), o, client.DryRunAll), test.want)
-		})
-	}
+
+		"passes: lowest numbers":  {spec: selector + "maxTransitionTime: 1\nterminationGracePeriod: 0\nleaseDurationSeconds: 5"},
+		"passes: highest numbers": {spec: selector + "maxTransitionTime: 3600\nterminationGracePeriod: 3600\nleaseDurationSeconds: 3600"},
+		"passes: containers":      {name: longValue, spec: selector + "containers: [" + strings.Join(containers(64), ", ") + "]"},
+		"passes: labels":          {name: longValue, spec: labels(16, longKey, longValue)},
+		"passes: expressions":     {name: longValue, spec: expressions(16, longKey, 32, longValue)},
+	})
 }
 
 // labels returns a selector with n labels, whose keys begin with key.
@@ -210,64 +190,33 @@ func labels(n int, key, value string) string {
 func expressions(n int, key string, values int, value string) string {
 	var all []string
 	for i := range n {
-		texts := make([]string, values)
-		for j := range texts {
-			texts[j] = fmt.Sprintf("%q", value)
-		}
-		all = append(all, fmt.Sprintf("{key: %s%c, operator: In, values: [%s]}", key, 'a'+i, strings.Join(texts, ", ")))
+		all = append(all, fmt.Sprintf("{key: %s%c, operator: In, values: [%s]}", key, 'a'+i, strings.Repeat(fmt.Sprintf("%q, ", value), values)))
 	}
 	return "selector: {matchExpressions: [" + strings.Join(all, ", ") + "]}"
 }
 
-func containers(n int) []string {
-	var names []string
+func containers(n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("c%d", i))
 	}
 	return names
 }
 
-// The API server accepts the greatest numbers and lengths that it allows.
-func TestLimits(t *testing.T) {
-	longKey, longValue := strings.Repeat("a", 316), strings.Repeat("a", 63)
-	for what, spec := range map[string]string{
-		"containers":  selector + "containers: [" + strings.Join(containers(64), ", ") + "]",
-		"labels":      labels(16, longKey, longValue),
-		"expressions": expressions(16, longKey, 32, longValue),
-	} {
-		o := singletonOf(t, strings.Repeat("a", 63), spec)
-		if err := c.Create(t.Context(), o, client.DryRunAll); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-}
-
 func TestUpdates(t *testing.T) {
 	const immutable = "spec.selector is immutable, because the controller would forget pods that still run: create another StatefulSingleton instead"
 	o := create(t, "updates")
-	tests := map[string]struct {
-		patch       string
-		wantRefused string
-	}{
-		"another value":       {patch: `{"spec":{"selector":{"matchLabels":{"app":"other"}}}}`, wantRefused: immutable},
-		"one more label":      {patch: `{"spec":{"selector":{"matchLabels":{"tier":"gold"}}}}`, wantRefused: immutable},
-		"one more expression": {patch: `{"spec":{"selector":{"matchExpressions":[{"key":"a","operator":"Exists"}]}}}`, wantRefused: immutable},
-		"no labels":           {patch: `{"spec":{"selector":{"matchLabels":null}}}`, wantRefused: immutable},
-		"other fields":        {patch: `{"spec":{"maxTransitionTime":7,"containers":["db"]}}`},
-		"the same selector":   {patch: `{"spec":{"selector":{"matchLabels":{"app":"db"}}}}`},
-		"out of range":        {patch: `{"spec":{"maxTransitionTime":9999}}`, wantRefused: "spec.maxTransitionTime is out of range"},
-		"containers cleared":  {patch: `{"spec":{"containers":null}}`},
-		"an annotation":       {patch: `{"metadata":{"annotations":{"a":"b"}}}`},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			err := c.Patch(t.Context(), o.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(test.patch)), client.DryRunAll)
-			if test.wantRefused != "" {
-				wantRefused(t, err, test.wantRefused)
-			} else if err != nil {
-				t.Error(err)
-			}
-		})
+	for name, test := range map[string]struct{ patch, want string }{
+		"another value":       {"spec: {selector: {matchLabels: {app: other}}}", immutable},
+		"one more label":      {"spec: {selector: {matchLabels: {tier: gold}}}", immutable},
+		"one more expression": {"spec: {selector: {matchExpressions: [{key: a, operator: Exists}]}}", immutable},
+		"no labels":           {"spec: {selector: {matchLabels: null}}", immutable},
+		"out of range":        {"spec: {maxTransitionTime: 9999}", "spec.maxTransitionTime is out of range"},
+		"other fields":        {"spec: {maxTransitionTime: 7, containers: [db]}", ""},
+		"the same selector":   {"spec: {selector: {matchLabels: {app: db}}}", ""},
+		"containers cleared":  {"spec: {containers: null}", ""},
+		"an annotation":       {"metadata: {annotations: {a: b}}", ""},
+	} {
+		t.Run(name, func(t *testing.T) { wantAnswer(t, patch(t, o, test.patch, client.DryRunAll), test.want) })
 	}
 }
 
@@ -276,39 +225,17 @@ func TestStatusSubresource(t *testing.T) {
 	o := create(t, "status")
 	o.Status.Phase = v1.PhaseRunning
 	o.Spec.MaxTransitionTime = 7
-	if err := c.Status().Update(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Status().Update(t.Context(), o))
 	if o.Spec.MaxTransitionTime != 300 || o.Generation != 1 {
 		t.Errorf("a write of status changed the spec: maxTransitionTime %d, generation %d", o.Spec.MaxTransitionTime, o.Generation)
 	}
 	o.Status.Phase = v1.PhaseFailed
-	if err := c.Update(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Update(t.Context(), o))
 	if o.Status.Phase != v1.PhaseRunning {
 		t.Errorf("a write of the spec changed the status: phase %s", o.Status.Phase)
 	}
 	o.Status.Phase = "Dancing"
-	wantRefused(t, c.Status().Update(t.Context(), o), `Unsupported value: "Dancing"`)
-}
-
-// The fields that measure a handoff keep their fractions of a second.
-func TestTimesKeepMicroseconds(t *testing.T) {
-	o := create(t, "times")
-	at := metav1.NewMicroTime(metav1.Now().Truncate(1e9).Add(123456e3))
-	o.Status.TransitionTimestamp = &at
-	o.Status.LastTransition = &v1.Transition{Cause: v1.CauseCreated, Started: &at}
-	if err := c.Status().Update(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	for field, got := range map[string]*metav1.MicroTime{
-		"transitionTimestamp": o.Status.TransitionTimestamp, "lastTransition.started": o.Status.LastTransition.Started,
-	} {
-		if !got.Equal(&at) {
-			t.Errorf("%s is %s, want %s", field, got, at)
-		}
-	}
+	wantAnswer(t, c.Status().Update(t.Context(), o), `Unsupported value: "Dancing"`)
 }
 
 // The API server returns a table with the columns that kubectl prints.
@@ -323,34 +250,45 @@ func TestTable(t *testing.T) {
 			{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: "HolderStopping", LastTransitionTime: metav1.Now()},
 		},
 	}
-	if err := c.Status().Update(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	table := tableOf(t, o.Name)
-	var narrow, wide []string
-	for _, column := range table.ColumnDefinitions {
-		if column.Priority == 0 {
-			narrow = append(narrow, column.Name)
-		}
-		wide = append(wide, column.Name)
-	}
-	if diff := cmp.Diff([]string{"Name", "Status", "Ready", "Active Pod", "Standby", "Epoch", "Age"}, narrow); diff != "" {
-		t.Errorf("columns of kubectl get stfs (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"Name", "Status", "Ready", "Active Pod", "Standby", "Epoch", "Age", "Gap", "Proof", "Message"}, wide); diff != "" {
-		t.Errorf("columns of kubectl get stfs -o wide (-want +got):\n%s", diff)
-	}
+	must(t, c.Status().Update(t.Context(), o))
+	var table metav1.Table
+	must(t, restClient(t).Get().Namespace(corev1.NamespaceDefault).Resource("statefulsingletons").Name(o.Name).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Into(&table))
 	cells := map[string]any{}
-	for i, cell := range table.Rows[0].Cells {
-		cells[wide[i]] = cell
+	for i, column := range table.ColumnDefinitions {
+		cells[column.Name] = table.Rows[0].Cells[i]
 	}
 	delete(cells, "Age")
 	want := map[string]any{
 		"Name": "table", "Status": "Transitioning", "Ready": "False", "Active Pod": "db-1", "Standby": "db-2", "Epoch": int64(3),
 		"Gap": int64(248), "Proof": "KubeletReported", "Message": "pod db-1 is terminating",
 	}
-	if diff := cmp.Diff(want, cells); diff != "" {
+	if diff := gocmp.Diff(want, cells); diff != "" {
 		t.Errorf("row of kubectl get stfs -o wide (-want +got):\n%s", diff)
+	}
+}
+
+// An operator sees the active pod and its epoch, and with -o wide what a person must do.
+func TestColumns(t *testing.T) {
+	for resource, want := range map[string]map[int64][]string{
+		"statefulsingletons": {0: {"Status", "Ready", "Active Pod", "Standby", "Epoch", "Age"}, 1: {"Gap", "Proof", "Message"}},
+		"statefulsetlocks":   {0: {"Writer", "Epoch", "Fencing", "Ready", "Age"}, 1: {"Lease", "Last Failover", "Message"}},
+		"statefulclusters":   {0: {"Desired", "Current", "Available", "Ready", "Age"}, 1: {"Updated", "Revision", "Message"}},
+	} {
+		o := &unstructured.Unstructured{}
+		o.SetAPIVersion("apiextensions.k8s.io/v1")
+		o.SetKind("CustomResourceDefinition")
+		must(t, c.Get(t.Context(), client.ObjectKey{Name: resource + "." + v1.GroupVersion.Group}, o))
+		versions, _, err := unstructured.NestedSlice(o.Object, "spec", "versions")
+		must(t, err)
+		got := map[int64][]string{}
+		for _, column := range versions[0].(map[string]any)["additionalPrinterColumns"].([]any) {
+			priority, _, _ := unstructured.NestedInt64(column.(map[string]any), "priority")
+			got[priority] = append(got[priority], column.(map[string]any)["name"].(string))
+		}
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Errorf("columns of %s (-want +got):\n%s", resource, diff)
+		}
 	}
 }
 
@@ -359,35 +297,29 @@ func TestSelectedByPhase(t *testing.T) {
 	for name, phase := range map[string]v1.Phase{"selected-failed": v1.PhaseFailed, "selected-running": v1.PhaseRunning} {
 		o := create(t, name)
 		o.Status.Phase = phase
-		if err := c.Status().Update(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Status().Update(t.Context(), o))
 	}
 	var list v1.StatefulSingletonList
-	if err := c.List(t.Context(), &list, client.MatchingFields{"status.phase": string(v1.PhaseFailed)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.List(t.Context(), &list, client.MatchingFields{"status.phase": string(v1.PhaseFailed)}))
 	var got []string
 	for _, o := range list.Items {
 		if strings.HasPrefix(o.Name, "selected-") {
 			got = append(got, o.Name)
 		}
 	}
-	if diff := cmp.Diff([]string{"selected-failed"}, got); diff != "" {
+	if diff := gocmp.Diff([]string{"selected-failed"}, got); diff != "" {
 		t.Errorf("StatefulSingletons whose phase is Failed (-want +got):\n%s", diff)
 	}
 }
 
 func TestNames(t *testing.T) {
 	resources, err := discovery.NewDiscoveryClientForConfigOrDie(config).ServerResourcesForGroupVersion("apps.statefulsingleton.com/v1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	byName := map[string]metav1.APIResource{}
 	for _, r := range resources.APIResources {
 		byName[r.Name] = r
 	}
-	if diff := cmp.Diff([]string{
+	if diff := gocmp.Diff([]string{
 		"statefulclusters", "statefulclusters/scale", "statefulclusters/status",
 		"statefulsetlocks", "statefulsetlocks/status", "statefulsingletons", "statefulsingletons/status",
 	}, slices.Sorted(maps.Keys(byName))); diff != "" {
@@ -400,7 +332,7 @@ func TestNames(t *testing.T) {
 	} {
 		r := byName[name]
 		got := metav1.APIResource{SingularName: r.SingularName, Kind: r.Kind, Namespaced: r.Namespaced, ShortNames: r.ShortNames}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Errorf("names (-want +got):\n%s", diff)
 		}
 	}
@@ -413,39 +345,16 @@ func create(t *testing.T, name string) *v1.StatefulSingleton {
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
 		Spec:       v1.StatefulSingletonSpec{Selector: v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
 	}
-	if err := c.Create(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Create(t.Context(), o))
 	return o
 }
 
-func tableOf(t *testing.T, name string) *metav1.Table {
+// restClient returns a client that sends requests as they are.
+func restClient(t *testing.T) *rest.RESTClient {
 	t.Helper()
 	asking := rest.CopyConfig(config)
-	asking.GroupVersion, asking.APIPath = &v1.GroupVersion, "/apis"
-	asking.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-	restClient, err := rest.RESTClientFor(asking)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var table metav1.Table
-	err = restClient.Get().Namespace(corev1.NamespaceDefault).Resource("statefulsingletons").Name(name).
-		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Into(&table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(table.Rows) != 1 {
-		t.Fatalf("the table has %d rows, want 1", len(table.Rows))
-	}
-	return &table
-}
-
-func wantRefused(t *testing.T, err error, want string) {
-	t.Helper()
-	if !apierrors.IsInvalid(err) {
-		t.Fatalf("the API server answered %v, want that it rejects the object", err)
-	}
-	if !strings.Contains(err.Error(), want) {
-		t.Errorf("the API server rejects the object with\n%v\nwant\n%s", err, want)
-	}
+	asking.GroupVersion, asking.APIPath, asking.NegotiatedSerializer = &v1.GroupVersion, "/apis", scheme.Codecs.WithoutConversion()
+	raw, err := rest.RESTClientFor(asking)
+	must(t, err)
+	return raw
 }

@@ -9,20 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
-
-// clusterOf returns the StatefulCluster with the spec in YAML, which may be invalid.
-func clusterOf(t *testing.T, name, spec string) *unstructured.Unstructured {
-	t.Helper()
-	o := singletonOf(t, name, spec)
-	o.SetKind("StatefulCluster")
-	return o
-}
 
 // minimal is the shortest spec without claims.
 const minimal = "selector: {matchLabels: {app: coder}}\ntemplate: {spec: {containers: [{name: a, image: b}]}}\n"
@@ -41,15 +32,7 @@ volumeClaimTemplates:
 `
 
 func TestClusterDefaults(t *testing.T) {
-	o := clusterOf(t, "coder", withClaims)
-	strict := client.WithFieldValidation(c, metav1.FieldValidationStrict)
-	if err := strict.Create(t.Context(), o, client.DryRunAll); err != nil {
-		t.Fatal(err)
-	}
-	var got v1.StatefulCluster
-	if err := scheme.Scheme.Convert(o, &got, nil); err != nil {
-		t.Fatal(err)
-	}
+	got := accepted[v1.StatefulCluster](t, objectOf(t, "StatefulCluster", "coder", withClaims))
 	const template = `{"spec":{"containers":[{"args":["--no-auth"],"image":"code-server","name":"coder","ports":[{"containerPort":8443,"name":"https"}],"volumeMounts":[{"mountPath":"/project","name":"data"}]}]}}`
 	if string(got.Spec.Template.Raw) != template {
 		t.Errorf("the template is %s", got.Spec.Template.Raw)
@@ -100,20 +83,12 @@ spec:
     spec: {accessModes: [ReadWriteOnce], storageClassName: fast, resources: {requests: {storage: 1Gi}}}
 `
 	set := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(manifest), &set.Object); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(manifest), &set.Object))
 	strict := client.WithFieldValidation(c, metav1.FieldValidationStrict)
-	if err := strict.Create(t.Context(), set, client.DryRunAll); err != nil {
-		t.Fatal(err)
-	}
-	o := &unstructured.Unstructured{Object: map[string]any{"spec": set.Object["spec"]}}
-	o.SetGroupVersionKind(v1.GroupVersion.WithKind("StatefulCluster"))
-	o.SetNamespace(set.GetNamespace())
-	o.SetName(set.GetName())
-	if err := strict.Create(t.Context(), o, client.DryRunAll); err != nil {
-		t.Fatal(err)
-	}
+	must(t, strict.Create(t.Context(), set, client.DryRunAll))
+	o := objectOf(t, "StatefulCluster", set.GetName(), "")
+	o.Object["spec"] = set.Object["spec"]
+	must(t, strict.Create(t.Context(), o, client.DryRunAll))
 	want, got := set.Object["spec"].(map[string]any), o.Object["spec"].(map[string]any)
 	delete(got, "replacement")
 	delete(got["persistentVolumeClaimRetentionPolicy"].(map[string]any), "whenReplaced")
@@ -124,7 +99,7 @@ spec:
 
 func TestClusterRefusals(t *testing.T) {
 	claims := func(rest string) string { return minimal + "volumeClaimTemplates:\n" + rest }
-	tests := map[string]struct{ name, spec, want string }{
+	wantRefusals(t, "StatefulCluster", map[string]refusal{
 		"no spec":                {want: "spec: Required value"},
 		"no template":            {spec: "selector: {matchLabels: {app: coder}}", want: "spec.template: Required value"},
 		"no selector":            {spec: "template: {}", want: "spec.selector: Required value"},
@@ -156,37 +131,13 @@ func TestClusterRefusals(t *testing.T) {
 		"passes: no replicas":    {spec: minimal + "replicas: 0\nreplacement: {state: Fresh, maxLost: 0}"},
 		"passes: a large start":  {spec: minimal + "ordinals: {start: 2147483647}"},
 		"passes: two claims":     {spec: claims("- {metadata: {name: a}, spec: {}}\n- {metadata: {name: b}, spec: {}}")},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			if test.name == "" {
-				test.name = "coder"
-			}
-			err := c.Create(t.Context(), clusterOf(t, test.name, test.spec), client.DryRunAll)
-			if test.want == "" {
-				if err != nil {
-					t.Error(err)
-				}
-				return
-			}
-			wantRefused(t, err, test.want)
-		})
-	}
+	})
 }
 
 // Running pods keep what a change of these fields would change. Claims can only grow.
 func TestClusterIsImmutable(t *testing.T) {
-	o := clusterOf(t, "immutable-cluster", withClaims)
-	if err := c.Create(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	patch := func(spec string, options ...client.PatchOption) error {
-		data, err := yaml.YAMLToJSON([]byte("spec: " + spec))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c.Patch(t.Context(), o.DeepCopy(), client.RawPatch("application/merge-patch+json", data), options...)
-	}
+	o := objectOf(t, "StatefulCluster", "immutable-cluster", withClaims)
+	must(t, c.Create(t.Context(), o))
 	claim := func(spec string) string {
 		return "{volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], " + spec + "}}]}"
 	}
@@ -212,56 +163,32 @@ func TestClusterIsImmutable(t *testing.T) {
 		"passes: the rest":      {"{replicas: 5, template: {metadata: {labels: {a: b}}}, updateStrategy: {type: OnDelete}, minReadySeconds: 1, replacement: {state: Fresh}}", ""},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			err := patch(test.spec, client.DryRunAll)
-			if test.want == "" {
-				if err != nil {
-					t.Error(err)
-				}
-				return
-			}
-			wantRefused(t, err, test.want)
-		})
+		t.Run(name, func(t *testing.T) { wantAnswer(t, patch(t, o, "spec: "+test.spec, client.DryRunAll), test.want) })
 	}
 }
 
 // A HorizontalPodAutoscaler reads and writes the scale.
 func TestClusterScale(t *testing.T) {
-	o := clusterOf(t, "scaled", minimal)
-	if err := c.Create(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	o := objectOf(t, "StatefulCluster", "scaled", minimal)
+	must(t, c.Create(t.Context(), o))
 	var cluster v1.StatefulCluster
-	if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), &cluster); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Get(t.Context(), client.ObjectKeyFromObject(o), &cluster))
 	cluster.Status = v1.StatefulClusterStatus{Replicas: 1, Selector: "app=coder", Members: []v1.ClusterMember{{
 		Name: "scaled-0", State: v1.MemberActive, UID: "1", Revision: "scaled-1", Claims: []v1.MemberClaim{{Volume: "data", Name: "data-scaled-0"}},
 	}}, Next: 1, Released: []v1.ReleasedClaim{{Name: "data-scaled-9", Policy: v1.ClaimDelete}}}
 	want := cluster.Status.DeepCopy()
-	if err := c.Status().Update(t.Context(), &cluster, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Status().Update(t.Context(), &cluster, client.FieldValidation(metav1.FieldValidationStrict)))
 	if diff := cmp.Diff(want, &cluster.Status); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 	scale := &autoscalingv1.Scale{}
-	if err := c.SubResource("scale").Get(t.Context(), &cluster, scale); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SubResource("scale").Get(t.Context(), &cluster, scale))
 	if scale.Status.Replicas != 1 || scale.Status.Selector != "app=coder" || scale.Spec.Replicas != 1 {
 		t.Errorf("the scale is %+v", scale)
 	}
 	scale.Spec.Replicas = 4
-	if err := c.SubResource("scale").Update(t.Context(), &cluster, client.WithSubResourceBody(scale)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SubResource("scale").Update(t.Context(), &cluster, client.WithSubResourceBody(scale)))
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), &cluster); err != nil || *cluster.Spec.Replicas != 4 {
 		t.Errorf("replicas are %d (%v), want 4", *cluster.Spec.Replicas, err)
 	}
-}
-
-// An operator sees the numbers of a StatefulSet, and with -o wide the rollout and what to do.
-func TestClusterColumns(t *testing.T) {
-	wantColumns(t, "statefulclusters", map[int][]string{0: {"Desired", "Current", "Available", "Ready", "Age"}, 1: {"Updated", "Revision", "Message"}})
 }

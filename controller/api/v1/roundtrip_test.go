@@ -21,7 +21,6 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/randfill"
 	"sigs.k8s.io/yaml"
@@ -46,9 +45,7 @@ func TestRoundTrip(t *testing.T) {
 		var want, got v1.StatefulSingleton
 		filler.Fill(&want)
 		data, err := yaml.Marshal(&want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := yaml.UnmarshalStrict(data, &got); err != nil {
 			t.Fatalf("%v:\n%s", err, data)
 		}
@@ -81,9 +78,7 @@ func TestAPIServerKeepsEveryField(t *testing.T) {
 			t.Fatalf("write status %+v: %v", want.Status, err)
 		}
 		var got v1.StatefulSingleton
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(&want), &got); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Get(t.Context(), client.ObjectKeyFromObject(&want), &got))
 		if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
 			t.Errorf("spec (-want +got):\n%s", diff)
 		}
@@ -113,35 +108,20 @@ func validFuncs(serializer.CodecFactory) []any {
 				{Key: "example.com/" + name(r), Operator: metav1.LabelSelectorOpExists},
 			}
 		},
-		func(p *v1.Phase, r randfill.Continue) {
-			*p = []v1.Phase{v1.PhaseRunning, v1.PhaseTransitioning, v1.PhaseFailed}[r.Intn(3)]
-		},
-		func(p *v1.Proof, r randfill.Continue) {
-			*p = []v1.Proof{v1.ProofNeverSignalled, v1.ProofKubeletReported, v1.ProofNodeOutOfService, v1.ProofAttested, v1.ProofLeaseReleased, v1.ProofLeaseExpired}[r.Intn(6)]
-		},
-		func(p *v1.Cause, r randfill.Continue) {
-			*p = []v1.Cause{
-				v1.CauseCreated, v1.CauseAdopted, v1.CauseRollout, v1.CauseDrain, v1.CauseHandover,
-				v1.CauseEviction, v1.CauseDeletion, v1.CauseScaleDown, v1.CauseCompletion, v1.CauseExpiry,
-			}[r.Intn(10)]
-		},
-		func(p *v1.DrainPolicy, r randfill.Continue) {
-			*p = []v1.DrainPolicy{v1.DrainSurge, v1.DrainEvict}[r.Intn(2)]
-		},
-		func(p *v1.HandoffPolicy, r randfill.Continue) {
-			*p = []v1.HandoffPolicy{v1.HandoffAutomatic, v1.HandoffManual}[r.Intn(2)]
-		},
-		func(p *v1.ReadinessProber, r randfill.Continue) {
-			*p = []v1.ReadinessProber{v1.ReadinessSidecar, v1.ReadinessKubelet}[r.Intn(2)]
-		},
-		func(p *v1.Fencing, r randfill.Continue) {
-			*p = []v1.Fencing{v1.FencingKubelet, v1.FencingLease}[r.Intn(2)]
-		},
+		oneOf(v1.PhaseRunning, v1.PhaseTransitioning, v1.PhaseFailed),
+		oneOf(v1.ProofNeverSignalled, v1.ProofKubeletReported, v1.ProofNodeOutOfService, v1.ProofAttested, v1.ProofLeaseReleased, v1.ProofLeaseExpired),
+		oneOf(v1.CauseCreated, v1.CauseAdopted, v1.CauseRollout, v1.CauseDrain, v1.CauseHandover,
+			v1.CauseEviction, v1.CauseDeletion, v1.CauseScaleDown, v1.CauseCompletion, v1.CauseExpiry),
+		oneOf(v1.DrainSurge, v1.DrainEvict),
+		oneOf(v1.HandoffAutomatic, v1.HandoffManual),
+		oneOf(v1.ReadinessSidecar, v1.ReadinessKubelet),
+		oneOf(v1.FencingKubelet, v1.FencingLease),
+		oneOf(metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown),
 		func(all *[]metav1.Condition, r randfill.Continue) {
 			*all = nil
 			for _, kind := range []string{v1.ConditionReady, v1.ConditionStalled} {
-				condition := metav1.Condition{Type: kind, Status: []metav1.ConditionStatus{"True", "False", "Unknown"}[r.Intn(3)], Reason: name(r)}
-				condition.Message, condition.ObservedGeneration = r.String(0), r.Int63()
+				condition := metav1.Condition{Type: kind, Reason: name(r), Message: r.String(0), ObservedGeneration: r.Int63()}
+				r.Fill(&condition.Status)
 				r.Fill(&condition.LastTransitionTime)
 				*all = append(*all, condition)
 			}
@@ -149,38 +129,29 @@ func validFuncs(serializer.CodecFactory) []any {
 	}
 }
 
+// oneOf returns a function that fills a field with one of the values.
+func oneOf[T any](values ...T) func(*T, randfill.Continue) {
+	return func(value *T, r randfill.Continue) { *value = values[r.Intn(len(values))] }
+}
+
 // With strict validation, which kubectl requests, a misspelled field is an error. Without it, the API server drops the
 // field.
 func TestUnknownFieldsAreRefused(t *testing.T) {
-	tests := map[string]struct {
-		path []string
-		want string
-	}{
-		"beside the spec":      {path: []string{"spce"}, want: `unknown field "spce"`},
-		"in the spec":          {path: []string{"spec", "maxTransitionTimes"}, want: `unknown field "spec.maxTransitionTimes"`},
-		"in capitals":          {path: []string{"spec", "MaxTransitionTime"}, want: `unknown field "spec.MaxTransitionTime"`},
-		"in the selector":      {path: []string{"spec", "selector", "matchLabel"}, want: `unknown field "spec.selector.matchLabel"`},
-		"in the metadata":      {path: []string{"metadata", "label"}, want: `unknown field "metadata.label"`},
-		"in the status":        {path: []string{"status", "holder"}, want: `unknown field "status.holder"`},
-		"deeper in the status": {path: []string{"status", "lastTransition", "proofs"}, want: `unknown field "status.lastTransition.proofs"`},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			o := singletonOf(t, "unknown", selector)
-			if err := unstructured.SetNestedField(o.Object, "x", test.path...); err != nil {
-				t.Fatal(err)
-			}
-			if test.path[0] == "status" {
-				_ = unstructured.SetNestedField(o.Object, "Created", "status", "lastTransition", "cause")
+	for _, path := range []string{
+		"spce", "spec.maxTransitionTimes", "spec.MaxTransitionTime", "spec.selector.matchLabel", "metadata.label", "status.holder", "status.lastTransition.proofs",
+	} {
+		t.Run(path, func(t *testing.T) {
+			o, fields := objectOf(t, "StatefulSingleton", "unknown", selector), strings.Split(path, ".")
+			must(t, unstructured.SetNestedField(o.Object, "x", fields...))
+			if fields[0] == "status" {
+				must(t, unstructured.SetNestedField(o.Object, "Created", "status", "lastTransition", "cause"))
 			}
 			err := client.WithFieldValidation(c, "Strict").Create(t.Context(), o.DeepCopy(), client.DryRunAll)
-			if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("the API server answered %v, want an error with %s", err, test.want)
+			if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), `unknown field "`+path+`"`) {
+				t.Errorf("the API server answered %v, want an error with the field", err)
 			}
-			if err := client.WithFieldValidation(c, "Ignore").Create(t.Context(), o, client.DryRunAll); err != nil {
-				t.Fatal(err)
-			}
-			if got, found, _ := unstructured.NestedFieldNoCopy(o.Object, test.path...); found {
+			must(t, client.WithFieldValidation(c, "Ignore").Create(t.Context(), o, client.DryRunAll))
+			if got, found, _ := unstructured.NestedFieldNoCopy(o.Object, fields...); found {
 				t.Errorf("the API server keeps %v", got)
 			}
 		})
@@ -191,13 +162,7 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 func TestFieldsGivenTwiceAreRefused(t *testing.T) {
 	const twice = `{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton","metadata":{"name":"twice"},
 		"spec":{"selector":{"matchLabels":{"app":"db","app":"other"}},"maxTransitionTime":1,"maxTransitionTime":2}}`
-	asking := rest.CopyConfig(config)
-	asking.GroupVersion, asking.APIPath, asking.NegotiatedSerializer = &v1.GroupVersion, "/apis", scheme.Codecs.WithoutConversion()
-	restClient, err := rest.RESTClientFor(asking)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = restClient.Post().Namespace(metav1.NamespaceDefault).Resource("statefulsingletons").Param("fieldValidation", "Strict").
+	err := restClient(t).Post().Namespace(metav1.NamespaceDefault).Resource("statefulsingletons").Param("fieldValidation", "Strict").
 		SetHeader("Content-Type", "application/json").Body([]byte(twice)).Do(t.Context()).Error()
 	for _, want := range []string{`duplicate field "spec.selector.matchLabels.app"`, `duplicate field "spec.maxTransitionTime"`} {
 		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want) {
@@ -211,9 +176,7 @@ func TestSelectorMeta(t *testing.T) {
 	const text = `{"matchLabels":{"app":"db"},"matchExpressions":[{"key":"tier","operator":"In","values":["gold","silver"]},{"key":"old","operator":"DoesNotExist"}]}`
 	var own v1.LabelSelector
 	var want metav1.LabelSelector
-	if err := errors.Join(json.Unmarshal([]byte(text), &own), json.Unmarshal([]byte(text), &want)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(json.Unmarshal([]byte(text), &own), json.Unmarshal([]byte(text), &want)))
 	got := own.Meta()
 	if diff := cmp.Diff(&want, got); diff != "" {
 		t.Errorf("as metav1.LabelSelector (-want +got):\n%s", diff)
