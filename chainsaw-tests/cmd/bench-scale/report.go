@@ -95,7 +95,7 @@ func (r *results) table() [][]string {
 
 // picture has a group of bars for each number of singletons, and a bar for each form of the policies.
 func (r *results) picture() *report.Bars {
-	bars := &report.Bars{Title: "Creation of a pod that no singleton selects, in a namespace with singletons", Unit: "median, milliseconds"}
+	bars := &report.Bars{Title: "Creation of a pod that no singleton selects, in a namespace with singletons", Unit: "median, milliseconds", Left: true}
 	for _, s := range r.Steps {
 		bars.Add(fmt.Sprintf("%d singletons", s.Singletons), fmt.Sprintf("%s per %s", s.PolicyKind, s.PolicyPer), float64(s.OtherMS.P50))
 	}
