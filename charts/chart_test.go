@@ -7,6 +7,7 @@ package charts
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -44,33 +45,42 @@ func TestLint(t *testing.T) {
 	}
 }
 
-func TestPodsMeetRestricted(t *testing.T) {
+// TestPods: all pods of the chart meet Pod Security restricted, need no user IDs, run on Linux, and mount the token of their
+// ServiceAccount because the chart says so. OpenShift's restricted-v2 assigns a range of IDs to each namespace, and rejects pods with
+// other IDs.
+func TestPods(t *testing.T) {
 	evaluator, err := psapolicy.NewEvaluator(psapolicy.DefaultChecks(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	restricted := psaapi.LevelVersion{Level: psaapi.LevelRestricted, Version: psaapi.LatestVersion()}
-	templates := podTemplates(render(t, withClusters...))
+	objects := render(t, withClusters...)
+	templates := podTemplates(objects)
 	if want := []string{"Deployment " + name, "Deployment " + clusters, "Job " + name + "-uninstall"}; !slices.Equal(slices.Sorted(maps.Keys(templates)), want) {
 		t.Fatalf("pods of %v, want of %v", slices.Sorted(maps.Keys(templates)), want)
 	}
 	for owner, template := range templates {
-		t.Run(owner, func(t *testing.T) {
-			result := psapolicy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &template.ObjectMeta, &template.Spec))
-			if !result.Allowed {
-				t.Errorf("rejected by Pod Security restricted: %s: %s", result.ForbiddenReason(), result.ForbiddenDetail())
+		result := psapolicy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &template.ObjectMeta, &template.Spec))
+		if !result.Allowed {
+			t.Errorf("%s: rejected by Pod Security restricted: %s: %s", owner, result.ForbiddenReason(), result.ForbiddenDetail())
+		}
+		for _, c := range template.Spec.Containers {
+			if !*c.SecurityContext.ReadOnlyRootFilesystem {
+				t.Errorf("%s: container %s can write to its root file system", owner, c.Name)
 			}
-			for _, c := range template.Spec.Containers {
-				if !*c.SecurityContext.ReadOnlyRootFilesystem {
-					t.Errorf("container %s can write to its root file system", c.Name)
-				}
-			}
-		})
+		}
+		if diff := cmp.Diff(map[string]string{"kubernetes.io/os": "linux"}, template.Spec.NodeSelector); diff != "" {
+			t.Errorf("labels of the nodes of %s's pods (-want +got):\n%s", owner, diff)
+		}
+		if mounts := template.Spec.AutomountServiceAccountToken; mounts == nil || !*mounts {
+			t.Errorf("the pods of %s do not mount the token", owner)
+		}
 	}
-}
-
-// TestNoUserIDs: OpenShift's restricted-v2 assigns a range of IDs to each namespace, and rejects pods with other IDs.
-func TestNoUserIDs(t *testing.T) {
+	for _, account := range all[*corev1.ServiceAccount](objects) {
+		if mounts := account.AutomountServiceAccountToken; mounts == nil || *mounts {
+			t.Errorf("ServiceAccount %s mounts its token into each pod that names it", account.Name)
+		}
+	}
 	out, err := helm(t, append([]string{"template", release, chart}, withClusters...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -82,50 +92,27 @@ func TestNoUserIDs(t *testing.T) {
 	}
 }
 
-// TestNodes: the pods of the chart are scheduled only to nodes with the operating system of their image.
-func TestNodes(t *testing.T) {
-	for owner, template := range podTemplates(render(t, withClusters...)) {
-		if diff := cmp.Diff(map[string]string{"kubernetes.io/os": "linux"}, template.Spec.NodeSelector); diff != "" {
-			t.Errorf("labels of the nodes of %s's pods (-want +got):\n%s", owner, diff)
+// TestManagers: the replicas elect a leader and spread within each revision, the environment has the memory limit in bytes, which the runtime of Go reads, and the
+// probes use a port of the container.
+func TestManagers(t *testing.T) {
+	memory := []corev1.EnvVar{{Name: "GOMEMLIMIT", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory"}}}}
+	for _, deployment := range all[*appsv1.Deployment](render(t, withClusters...)) {
+		manager := deployment.Spec.Template.Spec.Containers[0]
+		if !slices.Contains(manager.Args, "--leader-elect") {
+			t.Errorf("%s: no --leader-elect: %q", deployment.Name, manager.Args)
 		}
-	}
-}
-
-// TestTokens: the chart sets which pods get the token of a ServiceAccount, and does not rely on a default.
-func TestTokens(t *testing.T) {
-	objects := render(t, withClusters...)
-	for _, account := range all[*corev1.ServiceAccount](objects) {
-		if mounts := account.AutomountServiceAccountToken; mounts == nil || *mounts {
-			t.Errorf("ServiceAccount %s mounts its token into each pod that names it", account.Name)
+		if keys := deployment.Spec.Template.Spec.TopologySpreadConstraints[0].MatchLabelKeys; !slices.Equal(keys, []string{"pod-template-hash"}) {
+			t.Errorf("%s: a rollout counts the pods of the old revision too: matchLabelKeys %v", deployment.Name, keys)
 		}
-	}
-	for owner, template := range podTemplates(objects) {
-		if mounts := template.Spec.AutomountServiceAccountToken; mounts == nil || !*mounts {
-			t.Errorf("the pods of %s do not mount the token", owner)
+		if diff := cmp.Diff(memory, manager.Env); diff != "" {
+			t.Errorf("environment of %s (-want +got):\n%s", deployment.Name, diff)
 		}
-	}
-}
-
-// TestMemoryLimit: the environment has the memory limit of the controller in bytes, which the runtime of Go reads.
-func TestMemoryLimit(t *testing.T) {
-	want := []corev1.EnvVar{{Name: "GOMEMLIMIT", ValueFrom: &corev1.EnvVarSource{
-		ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory"},
-	}}}
-	if diff := cmp.Diff(want, only[*appsv1.Deployment](t, render(t)).Spec.Template.Spec.Containers[0].Env); diff != "" {
-		t.Errorf("environment of the controller (-want +got):\n%s", diff)
-	}
-}
-
-// TestProbes: the liveness probe and the readiness probe use a port of the controller.
-func TestProbes(t *testing.T) {
-	manager := only[*appsv1.Deployment](t, render(t)).Spec.Template.Spec.Containers[0]
-	for path, probe := range map[string]*corev1.Probe{"/healthz": manager.LivenessProbe, "/readyz": manager.ReadinessProbe} {
-		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path {
-			t.Errorf("the probe does not request %s: %v", path, probe)
-			continue
-		}
-		if !slices.ContainsFunc(manager.Ports, func(p corev1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal }) {
-			t.Errorf("the probe requests %s at port %s, which the controller does not have", path, probe.HTTPGet.Port.String())
+		for path, probe := range map[string]*corev1.Probe{"/healthz": manager.LivenessProbe, "/readyz": manager.ReadinessProbe} {
+			if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path {
+				t.Errorf("%s: the probe does not request %s: %v", deployment.Name, path, probe)
+			} else if !slices.ContainsFunc(manager.Ports, func(p corev1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal }) {
+				t.Errorf("%s: the probe requests %s at port %s, which the container does not have", deployment.Name, path, probe.HTTPGet.Port.String())
+			}
 		}
 	}
 }
@@ -275,85 +262,13 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// TestSelectors: selectors of the controller's pods must not select the pod of the hook, which waits until those pods
-// are removed.
+// TestSelectors: whatever labels the values add, each selector of a manager selects only its own pods. It must not select the pod of the
+// hook, which waits until those of the managers are removed. The NetworkPolicy selects all pods, also that of the hook, which must
+// reach the API server too. The ServiceMonitor selects the Services and names one of their ports.
 func TestSelectors(t *testing.T) {
-	objects := render(t, "--set", "podLabels.app\\.kubernetes\\.io/component=other", "--set", "podLabels.team=data",
-		"--set", "commonLabels.app\\.kubernetes\\.io/component=other", "--set", "commonLabels.app\\.kubernetes\\.io/name=other")
+	objects := render(t, append(withClusters, "--set", "serviceMonitor.enabled=true,networkPolicy.enabled=true,podLabels.team=data", "--set",
+		"podLabels.app\\.kubernetes\\.io/component=other,commonLabels.app\\.kubernetes\\.io/component=other,commonLabels.app\\.kubernetes\\.io/name=other")...)
 	templates := podTemplates(objects)
-	controller := labels.Set(templates["Deployment "+name].Labels)
-	hook := labels.Set(templates["Job "+name+"-uninstall"].Labels)
-	spread := templates["Deployment "+name].Spec.TopologySpreadConstraints[0].LabelSelector
-	for what, selector := range map[string]*metav1.LabelSelector{
-		"Deployment":          only[*appsv1.Deployment](t, objects).Spec.Selector,
-		"PodDisruptionBudget": only[*policyv1.PodDisruptionBudget](t, objects).Spec.Selector,
-		"Service":             {MatchLabels: only[*corev1.Service](t, objects).Spec.Selector},
-		"topology spread":     spread,
-	} {
-		t.Run(what, func(t *testing.T) {
-			s, err := metav1.LabelSelectorAsSelector(selector)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !s.Matches(controller) {
-				t.Errorf("%s does not select the controller's pods, which have labels %s", s, controller)
-			}
-			if s.Matches(hook) {
-				t.Errorf("%s selects the hook's pods, which have labels %s", s, hook)
-			}
-		})
-	}
-}
-
-// TestClusterManager: the chart installs the manager of StatefulClusters only if the value is set. No selector of the manager
-// selects other pods, and no selector of the controller selects pods of the manager.
-func TestClusterManager(t *testing.T) {
-	for _, o := range render(t) {
-		if strings.HasPrefix(o.GetName(), clusters) {
-			t.Errorf("by default, there is %T %s", o, o.GetName())
-		}
-	}
-	objects := render(t, append(withClusters, "--set", "serviceMonitor.enabled=true", "--set", "networkPolicy.enabled=true")...)
-	templates := podTemplates(objects)
-	selectors := map[string][]map[string]string{}
-	for _, d := range all[*appsv1.Deployment](objects) {
-		selectors[d.Name] = append(selectors[d.Name], d.Spec.Selector.MatchLabels, d.Spec.Template.Spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels)
-	}
-	for _, b := range all[*policyv1.PodDisruptionBudget](objects) {
-		selectors[b.Name] = append(selectors[b.Name], b.Spec.Selector.MatchLabels)
-	}
-	for _, s := range all[*corev1.Service](objects) {
-		of := strings.TrimSuffix(s.Name, "-metrics")
-		selectors[of] = append(selectors[of], s.Spec.Selector)
-		if s.Labels["app.kubernetes.io/component"] != "metrics" {
-			t.Errorf("the ServiceMonitor does not select Service %s", s.Name)
-		}
-	}
-	for _, of := range []string{name, clusters} {
-		if len(selectors[of]) != 4 {
-			t.Errorf("%d selectors of %s, want those of a Deployment, its spread, a PodDisruptionBudget and a Service", len(selectors[of]), of)
-		}
-		for _, selector := range selectors[of] {
-			for owner, template := range templates {
-				if got := labels.SelectorFromSet(selector).Matches(labels.Set(template.Labels)); got != (owner == "Deployment "+of) {
-					t.Errorf("%v of %s selects the pods of %s: %t", selector, of, owner, got)
-				}
-			}
-		}
-	}
-	network := only[*networkingv1.NetworkPolicy](t, objects).Spec.PodSelector.MatchLabels
-	if !labels.SelectorFromSet(network).Matches(labels.Set(templates["Deployment "+clusters].Labels)) {
-		t.Errorf("the NetworkPolicy does not select the pods of the manager: %v", network)
-	}
-	if account := templates["Deployment "+clusters].Spec.ServiceAccountName; account != clusters {
-		t.Errorf("the manager runs as ServiceAccount %s, want %s", account, clusters)
-	}
-}
-
-// TestScraped: the ServiceMonitor selects the Service and names one of its ports.
-func TestScraped(t *testing.T) {
-	objects := render(t, "--set", "serviceMonitor.enabled=true")
-	service := only[*corev1.Service](t, objects)
 	var monitor struct {
 		Spec struct {
 			Selector  metav1.LabelSelector `json:"selector"`
@@ -362,20 +277,75 @@ func TestScraped(t *testing.T) {
 			} `json:"endpoints"`
 		} `json:"spec"`
 	}
-	object := only[*unstructured.Unstructured](t, objects).Object
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, &monitor); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(only[*unstructured.Unstructured](t, objects).Object, &monitor); err != nil {
 		t.Fatal(err)
 	}
-	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
+	selectors := map[string][]*metav1.LabelSelector{}
+	for _, d := range all[*appsv1.Deployment](objects) {
+		selectors[d.Name] = append(selectors[d.Name], d.Spec.Selector, d.Spec.Template.Spec.TopologySpreadConstraints[0].LabelSelector)
+	}
+	for _, b := range all[*policyv1.PodDisruptionBudget](objects) {
+		selectors[b.Name] = append(selectors[b.Name], b.Spec.Selector)
+	}
+	for _, s := range all[*corev1.Service](objects) {
+		of := strings.TrimSuffix(s.Name, "-metrics")
+		selectors[of] = append(selectors[of], &metav1.LabelSelector{MatchLabels: s.Spec.Selector})
+		if !selects(t, &monitor.Spec.Selector, s.Labels) {
+			t.Errorf("the ServiceMonitor does not select Service %s, which has labels %v", s.Name, s.Labels)
+		}
+		for _, endpoint := range monitor.Spec.Endpoints {
+			if !slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == endpoint.Port }) {
+				t.Errorf("Service %s has no port %s", s.Name, endpoint.Port)
+			}
+		}
+	}
+	for _, of := range []string{name, clusters} {
+		if len(selectors[of]) != 4 {
+			t.Errorf("%d selectors of %s, want those of a Deployment, its spread, a PodDisruptionBudget and a Service", len(selectors[of]), of)
+		}
+		for _, selector := range selectors[of] {
+			for owner, template := range templates {
+				if got := selects(t, selector, template.Labels); got != (owner == "Deployment "+of) {
+					t.Errorf("%v of %s selects the pods of %s: %t", selector, of, owner, got)
+				}
+			}
+		}
+		var named []string
+		for _, port := range templates["Deployment "+of].Spec.Containers[0].Ports {
+			named = append(named, port.Name)
+		}
+		for _, rule := range only[*networkingv1.NetworkPolicy](t, objects).Spec.Ingress {
+			for _, port := range rule.Ports {
+				if !slices.Contains(named, port.Port.StrVal) {
+					t.Errorf("%s has no port %s of the NetworkPolicy, but %v", of, port.Port, named)
+				}
+			}
+		}
+		if account := templates["Deployment "+of].Spec.ServiceAccountName; account != of {
+			t.Errorf("%s runs as ServiceAccount %s", of, account)
+		}
+	}
+	for owner, template := range templates {
+		if network := only[*networkingv1.NetworkPolicy](t, objects).Spec.PodSelector; !selects(t, &network, template.Labels) {
+			t.Errorf("the NetworkPolicy selects %v, and the pods of %s have labels %v", network, owner, template.Labels)
+		}
+	}
+}
+
+func selects(t *testing.T, selector *metav1.LabelSelector, of map[string]string) bool {
+	t.Helper()
+	s, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !selector.Matches(labels.Set(service.Labels)) {
-		t.Errorf("%s does not select Service %s, which has labels %v", selector, service.Name, service.Labels)
-	}
-	for _, endpoint := range monitor.Spec.Endpoints {
-		if !slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == endpoint.Port }) {
-			t.Errorf("Service %s has no port %s", service.Name, endpoint.Port)
+	return s.Matches(labels.Set(of))
+}
+
+// TestClusterManager: the chart installs the manager of StatefulClusters only if the value is set.
+func TestClusterManager(t *testing.T) {
+	for _, o := range render(t) {
+		if strings.HasPrefix(o.GetName(), clusters) {
+			t.Errorf("by default, there is %T %s", o, o.GetName())
 		}
 	}
 }
@@ -424,11 +394,16 @@ func TestNetworkPolicy(t *testing.T) {
 
 // TestHook: the Job of helm uninstall and its permissions exist only while the Job runs.
 func TestHook(t *testing.T) {
-	want := map[string]string{}
+	want, got := map[string]string{}, map[string]string{}
 	for _, kind := range []string{"v1.ServiceAccount", "v1.ClusterRole", "v1.ClusterRoleBinding", "v1.Role", "v1.RoleBinding", "v1.Job"} {
 		want["*"+kind+" "+name+"-uninstall"] = "pre-delete: before-hook-creation,hook-succeeded"
 	}
-	if diff := cmp.Diff(want, hooks(render(t))); diff != "" {
+	for _, o := range render(t) {
+		if hook, ok := o.GetAnnotations()["helm.sh/hook"]; ok {
+			got[fmt.Sprintf("%T %s", o, o.GetName())] = hook + ": " + o.GetAnnotations()["helm.sh/hook-delete-policy"]
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
 	}
 }
@@ -464,14 +439,6 @@ func TestHookJob(t *testing.T) {
 		if o.GetName() == job.Name && o != client.Object(job) && weight(o) >= weight(job) {
 			t.Errorf("%T %s has weight %d, want less than %d, the weight of the Job", o, o.GetName(), weight(o), weight(job))
 		}
-	}
-}
-
-// TestLeader: the replicas elect a leader.
-func TestLeader(t *testing.T) {
-	args := only[*appsv1.Deployment](t, render(t)).Spec.Template.Spec.Containers[0].Args
-	if !slices.Contains(args, "--leader-elect") {
-		t.Errorf("no --leader-elect: %q", args)
 	}
 }
 
@@ -544,15 +511,13 @@ func TestArtifactHub(t *testing.T) {
 		"crdsExamples": []any{example},
 	}
 	for annotation, want := range tests {
-		t.Run(annotation, func(t *testing.T) {
-			var got any
-			if err := yaml.UnmarshalStrict([]byte(definition.Annotations["artifacthub.io/"+annotation]), &got); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, got, withoutDescription); diff != "" {
-				t.Errorf("annotation of Chart.yaml for Artifact Hub (-want +got):\n%s", diff)
-			}
-		})
+		var got any
+		if err := yaml.UnmarshalStrict([]byte(definition.Annotations["artifacthub.io/"+annotation]), &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, withoutDescription); diff != "" {
+			t.Errorf("annotation %s of Chart.yaml for Artifact Hub (-want +got):\n%s", annotation, diff)
+		}
 	}
 }
 
@@ -569,47 +534,29 @@ func readYAML(t *testing.T, path string, into any) {
 	}
 }
 
+// TestNotes: the notes name the next commands, and warn of what is missing or off.
 func TestNotes(t *testing.T) {
-	cases := map[string]struct {
-		args []string
-		want []string
-	}{
-		"next steps, and Kyverno is missing": {
-			want: []string{
-				"WARNING: this cluster serves no kyverno.io/v1 ClusterPolicy\n",
-				"the guards reject them",
-				"kubectl --namespace " + namespace + " rollout status deployment/" + name + "\n",
-				"\nkind: StatefulSingleton\n",
-				"kubectl stfs explain my-database --namespace default\n",
-				"helm uninstall " + release + " --namespace " + namespace,
-			},
+	for set, want := range map[string][]string{
+		"": {
+			"WARNING: this cluster serves no kyverno.io/v1 ClusterPolicy\n",
+			"kubectl --namespace " + namespace + " rollout status deployment/" + name + "\n",
+			"\nkind: StatefulSingleton\n",
+			"kubectl stfs explain my-database --namespace default\n",
+			"helm uninstall " + release + " --namespace " + namespace,
 		},
-		"the other kind of policies": {
-			args: []string{"--set", "policyKind=NamespacedMutatingPolicy"},
-			want: []string{"WARNING: this cluster serves no policies.kyverno.io/v1 NamespacedMutatingPolicy\n"},
-		},
-		"guards off": {
-			args: []string{"--set", "guards.enabled=false"},
-			want: []string{"WARNING: guards.enabled is false"},
-		},
-		"no hook": {
-			args: []string{"--set", "uninstallHook.enabled=false"},
-			want: []string{"uninstallHook.enabled is false: first remove the finalizers of the pods by hand"},
-		},
-	}
-	for what, tc := range cases {
-		t.Run(what, func(t *testing.T) {
-			args := append([]string{"install", release, chart, "--namespace", namespace, "--dry-run=client"}, tc.args...)
-			out, err := helm(t, args...)
-			if err != nil {
-				t.Fatal(err)
+		"policyKind=NamespacedMutatingPolicy": {"WARNING: this cluster serves no policies.kyverno.io/v1 NamespacedMutatingPolicy\n"},
+		"guards.enabled=false":                {"WARNING: guards.enabled is false"},
+		"uninstallHook.enabled=false":         {"uninstallHook.enabled is false: "},
+	} {
+		out, err := helm(t, "install", release, chart, "--namespace", namespace, "--dry-run=client", "--set", set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, notes, _ := strings.Cut(out, "\nNOTES:\n")
+		for _, want := range want {
+			if !strings.Contains(notes, want) {
+				t.Errorf("with %q, %q is not in the notes:\n%s", set, want, notes)
 			}
-			_, notes, _ := strings.Cut(out, "\nNOTES:\n")
-			for _, want := range tc.want {
-				if !strings.Contains(notes, want) {
-					t.Errorf("%q is not in the notes:\n%s", want, notes)
-				}
-			}
-		})
+		}
 	}
 }

@@ -137,17 +137,6 @@ func podTemplates(objects []client.Object) map[string]corev1.PodTemplateSpec {
 	return templates
 }
 
-// hooks returns when Helm creates and deletes each hook, by type and name.
-func hooks(objects []client.Object) map[string]string {
-	found := map[string]string{}
-	for _, o := range objects {
-		if hook, ok := o.GetAnnotations()["helm.sh/hook"]; ok {
-			found[fmt.Sprintf("%T %s", o, o.GetName())] = hook + ": " + o.GetAnnotations()["helm.sh/hook-delete-policy"]
-		}
-	}
-	return found
-}
-
 // rights returns the verbs of each service account, by scope and resource: "everywhere deployments.apps/name". The name
 // of any other subject includes the kind and the namespace.
 func rights(objects []client.Object) map[string]map[string]string {
