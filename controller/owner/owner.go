@@ -42,3 +42,11 @@ func Controls(owner metav1.Object, kind schema.GroupKind, object metav1.Object) 
 	ref := Of(object, kind)
 	return ref != nil && ref.UID == owner.GetUID() && ref.Name == owner.GetName()
 }
+
+// References returns the owner references of an object that the owner controls. The kind is of this project. The garbage collector
+// deletes the object with the owner.
+func References(owner metav1.Object, kind schema.GroupKind) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: v1.GroupVersion.String(), Kind: kind.Kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: new(true),
+	}}
+}

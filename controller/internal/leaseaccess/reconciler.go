@@ -11,22 +11,37 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
-// eventRefused is the reason of the event that reports another object with the name of the Role or the RoleBinding.
-const eventRefused = "LeaseAccessRefused"
+const (
+	// eventRefused is the reason of the event that reports another object with the name of the Role or the RoleBinding.
+	eventRefused = "LeaseAccessRefused"
+	// accessWorkers is the number of concurrent reconciles.
+	accessWorkers = 4
+	// firstRetry and lastRetry are the delays after the first and after many failures of a singleton.
+	firstRetry, lastRetry = 100 * time.Millisecond, time.Minute
+)
 
 // Reconciler writes the Role and the RoleBinding of one singleton.
 type Reconciler struct {
@@ -55,11 +70,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("read the pods of StatefulSingleton %s: %w", request, err)
 	}
-	a := access{r.Client, r.Live, OfSingleton(singleton)}
 	if singleton.Spec.Fencing == v1.FencingLease || len(accounts) > 0 {
-		err = a.grant(ctx, accounts)
+		err = Grant(ctx, r.Client, r.Live, OfSingleton(singleton), accounts)
 	} else {
-		err = a.revoke(ctx)
+		err = Revoke(ctx, r.Client, r.Live, OfSingleton(singleton))
 	}
 	return r.result(ctx, singleton, err)
 }
@@ -75,7 +89,7 @@ func (r *Reconciler) unused(ctx context.Context, singleton *v1.StatefulSingleton
 		return false, err
 	}
 	for _, object := range Watched() {
-		if err := r.Client.Get(ctx, OfSingleton(singleton).key(), object); !apierrors.IsNotFound(err) {
+		if err := r.Client.Get(ctx, OfSingleton(singleton).Key(), object); !apierrors.IsNotFound(err) {
 			return false, err
 		}
 	}
@@ -98,7 +112,7 @@ func (r *Reconciler) serviceAccounts(ctx context.Context, singleton *v1.Stateful
 // result reports the error of a reconcile. A conflict and an object that the garbage collector will delete are
 // temporary: the queue retries without a stack trace in the log.
 func (r *Reconciler) result(ctx context.Context, singleton *v1.StatefulSingleton, err error) (ctrl.Result, error) {
-	foreign, isForeign := errors.AsType[*foreignError](err)
+	foreign, isForeign := errors.AsType[*ForeignError](err)
 	switch {
 	case isForeign:
 		r.Recorder.Eventf(singleton, nil, corev1.EventTypeWarning, eventRefused, "GrantAccess", "%s", apply.CutNote(foreign.Error()))
@@ -118,4 +132,57 @@ func (r *Reconciler) observer() observe.Observer {
 // isFenced returns true if a policy has prepared the pod for fencing by a Lease.
 func isFenced(pod client.Object) bool {
 	return pod.GetAnnotations()[v1.FencingAnnotation] == string(v1.FencingLease)
+}
+
+// SetupWithManager registers the reconciler and its watches. The watches of Roles and RoleBindings restore an object that
+// somebody deletes or changes.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	toSingleton := handler.EnqueueRequestsFromMapFunc(observe.NamedBy(v1.SingletonLabel))
+	b := ctrl.NewControllerManagedBy(mgr).
+		Named("leaseaccess").
+		For(&v1.StatefulSingleton{}, builder.WithPredicates(specChanges())).
+		WatchesMetadata(observe.PodMetadata(), toSingleton, builder.WithPredicates(fencedPods())).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: accessWorkers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		})
+	for _, object := range Watched() {
+		b = b.WatchesMetadata(object, toSingleton)
+	}
+	if err := b.Complete(r); err != nil {
+		return fmt.Errorf("set up the controller of the access to Leases: %w", err)
+	}
+	return nil
+}
+
+// Watched returns empty metadata of a Role and a RoleBinding. The cache needs only objects with the singleton's label.
+func Watched() []client.Object {
+	var all []client.Object
+	for _, kind := range []string{"Role", "RoleBinding"} {
+		m := &metav1.PartialObjectMetadata{}
+		m.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind(kind))
+		all = append(all, m)
+	}
+	return all
+}
+
+// specChanges drops writes of the status. A singleton can be replaced by another of its name between two events.
+func specChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() || e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration()
+	}}
+}
+
+// fencedPods passes events that can change which fenced pods a singleton has. The ServiceAccount of a pod is immutable.
+func fencedPods() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return isFenced(e.Object) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return isFenced(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, after := e.ObjectOld, e.ObjectNew
+			return isFenced(before) != isFenced(after) ||
+				isFenced(after) && (before.GetUID() != after.GetUID() || before.GetLabels()[v1.SingletonLabel] != after.GetLabels()[v1.SingletonLabel])
+		},
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
 }
