@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,25 +24,23 @@ const BudgetRefused = "BudgetRefused"
 // BudgetOfSingleton returns the PodDisruptionBudget that blocks evictions of the holder of a StatefulSingleton. It selects the pod by
 // its role, so a change of the role does not change it. An unready pod can still be evicted.
 func BudgetOfSingleton(s *v1.StatefulSingleton, name string) *policyv1.PodDisruptionBudget {
-	return budgetOf(s, owner.StatefulSingleton.Kind, name, v1.SingletonLabel, v1.RoleLabel, v1.RoleActive)
+	return budgetOf(s, owner.StatefulSingleton, name, v1.SingletonLabel, v1.RoleLabel, v1.RoleActive)
 }
 
 // BudgetOfLock returns the same for the writer of a StatefulSetLock.
 func BudgetOfLock(l *v1.StatefulSetLock, name string) *policyv1.PodDisruptionBudget {
-	return budgetOf(l, owner.StatefulSetLock.Kind, name, v1.LockLabel, v1.StsRoleLabel, v1.StsRoleWriter)
+	return budgetOf(l, owner.StatefulSetLock, name, v1.LockLabel, v1.StsRoleLabel, v1.StsRoleWriter)
 }
 
 // budgetOf returns the PodDisruptionBudget that the object owns, and that selects the pod with the object's label and the role. With
 // maxUnavailable, Kubernetes would count the pods that the pod's owner wants. Spares and readers would count as missing, and a
 // pod without an owner, for example after a change of its labels, would cause warnings.
-func budgetOf(o client.Object, kind, name, label, roleLabel, role string) *policyv1.PodDisruptionBudget {
+func budgetOf(o client.Object, kind schema.GroupKind, name, label, roleLabel, role string) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: o.GetNamespace(), Name: name,
-			Labels: map[string]string{label: o.GetName(), v1.ManagedByLabel: v1.ManagedBy},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: v1.GroupVersion.String(), Kind: kind, Name: o.GetName(), UID: o.GetUID(), Controller: new(true),
-			}},
+			Labels:          map[string]string{label: o.GetName(), v1.ManagedByLabel: v1.ManagedBy},
+			OwnerReferences: owner.References(o, kind),
 		},
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MinAvailable:               new(intstr.FromInt32(1)),

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -50,14 +49,4 @@ func (c *Conflicts) Ended(object types.NamespacedName, inConflict bool) time.Dur
 	}
 	c.conflicts[object]++
 	return firstDelay << before
-}
-
-// conflictAdvice returns what a person can do about an error that is a conflict each time, as the end of a message. It returns
-// nothing for other errors.
-func conflictAdvice(err error) string {
-	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
-		return ""
-	}
-	return ". The answer is 409 (Conflict) each time, because another client keeps writing the object or a webhook rejects the write. " +
-		"List the webhooks, and have them accept the write: kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations"
 }

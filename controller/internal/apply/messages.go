@@ -42,8 +42,15 @@ func OneLine(message string) string {
 	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
-// ErrorText returns the text of an error for a message, with what a person can do about a conflict.
-func ErrorText(err error) string { return OneLine(err.Error()) + conflictAdvice(err) }
+// ErrorText returns the text of an error for a message, with what a person can do about an error that is a conflict each time.
+func ErrorText(err error) string {
+	text := OneLine(err.Error())
+	if !IsOvertaken(err) {
+		return text
+	}
+	return text + ". The answer is 409 (Conflict) each time, because another client keeps writing the object or a webhook rejects the write. " +
+		"List the webhooks, and have them accept the write: kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations"
+}
 
 // cut returns a text of at most limit bytes. It cuts the middle out and says so, because the beginning of a message says what
 // failed, and the end has the command that helps. The parentheses make a shell reject a command that was cut.
