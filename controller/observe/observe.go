@@ -22,6 +22,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
@@ -102,6 +103,53 @@ func (r *reading) othersAndLease(ctx context.Context, s *handoff.Snapshot, live 
 	})
 	reads.Go(func() error { return r.leaseBeforePods(readContext, s) })
 	return reads.Wait()
+}
+
+// leaseBeforePods reads the Lease if the singleton uses a Lease, or if the cache has the Lease. HolderStays may depend on
+// the Lease, and is called while the pods are read.
+func (r *reading) leaseBeforePods(ctx context.Context, s *handoff.Snapshot) error {
+	if s.Singleton.Spec.Fencing != v1.FencingLease && r.Client.Get(ctx, leaseKey(s.Singleton), &coordinationv1.Lease{}) != nil {
+		return nil
+	}
+	return r.lease(ctx, s)
+}
+
+// leaseOfPods reads the Lease if one of the pods has fencing. Singletons that never used fencing need no request.
+func (r *reading) leaseOfPods(ctx context.Context, s *handoff.Snapshot) error {
+	for i := range s.Pods {
+		if _, has := s.Pods[i].Annotations[v1.FencingAnnotation]; has {
+			return r.lease(ctx, s)
+		}
+	}
+	return nil
+}
+
+// lease reads the Lease once.
+func (r *reading) lease(ctx context.Context, s *handoff.Snapshot) error {
+	if r.leaseRead {
+		return nil
+	}
+	key := leaseKey(s.Singleton)
+	found, err := named[coordinationv1.Lease](ctx, r, r.Live, key.Namespace, sets.New(key.Name))
+	if err != nil {
+		return fmt.Errorf("read Lease %s: %w", key, err)
+	}
+	r.leaseRead = true
+	s.Lease.Object = found[key.Name]
+	s.Lease.Silent = r.silence(s.Lease.Object)
+	return nil
+}
+
+// silence returns Lease.Silent of a Lease, which is nil if it does not exist.
+func (o Observer) silence(lease *coordinationv1.Lease) time.Duration {
+	if o.Silent == nil || lease == nil {
+		return 0
+	}
+	return o.Silent(lease)
+}
+
+func leaseKey(singleton *v1.StatefulSingleton) client.ObjectKey {
+	return client.ObjectKey{Namespace: singleton.Namespace, Name: signal.LeaseName(singleton.Name)}
 }
 
 // podsOfSingleton reads the pods with the singleton's label, the pods that the selector matches, and the recorded holder.
@@ -241,43 +289,39 @@ func (r *reading) others(ctx context.Context, live bool, singleton *v1.StatefulS
 	return others, eachObject(list, use)
 }
 
-// relatedObjects reads the other objects of the Snapshot concurrently.
+// relatedObjects reads the other objects of the Snapshot concurrently. No proof rests on the nodes from the cache.
 func (r *reading) relatedObjects(ctx context.Context, s *handoff.Snapshot) error {
 	namespace, want := s.Singleton.Namespace, wantedFor(s)
-	reads, readContext := errgroup.WithContext(ctx)
+	reads, ctx := errgroup.WithContext(ctx)
+	var statefulSets map[string]*appsv1.StatefulSet
+	var replicaSets map[string]*appsv1.ReplicaSet
+	var deployments map[string]*appsv1.Deployment
+	into(ctx, reads, r, r.Live, "", want.nodes, &s.Nodes)
+	into(ctx, reads, r, r.Client, "", want.cachedNodes, &s.CachedNodes)
+	into(ctx, reads, r, r.Live, namespace, want.claims, &s.Claims)
+	into(ctx, reads, r, r.Live, namespace, want.statefulSets, &statefulSets)
 	reads.Go(func() (err error) {
-		s.Nodes, err = named[corev1.Node](readContext, r, r.Live, "", want.nodes)
-		return err
-	})
-	reads.Go(func() (err error) {
-		// No proof rests on these reads, which come from the cache.
-		s.CachedNodes, err = named[corev1.Node](readContext, r, r.Client, "", want.cachedNodes)
-		return err
-	})
-	reads.Go(func() (err error) {
-		s.Claims, err = named[corev1.PersistentVolumeClaim](readContext, r, r.Live, namespace, want.claims)
-		return err
-	})
-	reads.Go(func() error {
-		found, err := named[appsv1.StatefulSet](readContext, r, r.Live, namespace, want.statefulSets)
-		s.StatefulSets = byUID(found)
-		return err
-	})
-	reads.Go(func() error {
-		found, err := named[appsv1.ReplicaSet](readContext, r, r.Live, namespace, want.replicaSets)
-		if err != nil {
+		if replicaSets, err = named[appsv1.ReplicaSet](ctx, r, r.Live, namespace, want.replicaSets); err != nil {
 			return err
 		}
-		s.ReplicaSets = byUID(found)
-		deployments := sets.New[string]()
-		for _, rs := range found {
-			deployments.Insert(ownerName(rs, owner.Deployment))
+		owners := sets.New[string]()
+		for _, rs := range replicaSets {
+			owners.Insert(ownerName(rs, owner.Deployment))
 		}
-		owners, err := named[appsv1.Deployment](readContext, r, r.Live, namespace, deployments)
-		s.Deployments = byUID(owners)
+		deployments, err = named[appsv1.Deployment](ctx, r, r.Live, namespace, owners)
 		return err
 	})
-	return reads.Wait()
+	err := reads.Wait()
+	s.StatefulSets, s.ReplicaSets, s.Deployments = byUID(statefulSets), byUID(replicaSets), byUID(deployments)
+	return err
+}
+
+// into starts a read of the objects by name.
+func into[T any, P object[T]](ctx context.Context, reads *errgroup.Group, r *reading, reader client.Reader, namespace string, names sets.Set[string], to *map[string]*T) {
+	reads.Go(func() (err error) {
+		*to, err = named[T, P](ctx, r, reader, namespace, names)
+		return err
+	})
 }
 
 // wanted has the names of the pods' owners, nodes and claims. Nodes and claims are read during a handoff, or if the
@@ -321,10 +365,7 @@ func ownerName(object metav1.Object, kind schema.GroupKind) string {
 	return ""
 }
 
-func byUID[T any, P interface {
-	*T
-	client.Object
-}](objects map[string]*T) map[types.UID]*T {
+func byUID[T any, P object[T]](objects map[string]*T) map[types.UID]*T {
 	all := map[types.UID]*T{}
 	for _, object := range objects {
 		all[P(object).GetUID()] = object

@@ -159,12 +159,15 @@ func podMetadataList() *metav1.PartialObjectMetadataList {
 	return list
 }
 
-// named reads objects by name, a few at a time. The result has no entry for an object that does not exist.
-func named[T any, P interface {
+// object is a pointer to an object of a type.
+type object[T any] interface {
 	*T
 	client.Object
 	Size() int
-}](ctx context.Context, r *reading, reader client.Reader, namespace string, names sets.Set[string]) (map[string]*T, error) {
+}
+
+// named reads objects by name, a few at a time. The result has no entry for an object that does not exist.
+func named[T any, P object[T]](ctx context.Context, r *reading, reader client.Reader, namespace string, names sets.Set[string]) (map[string]*T, error) {
 	if names.Delete(""); names.Len() > r.names {
 		return nil, r.tooLarge("the pods refer to more than %d objects of the kind %T", r.names, *new(T))
 	}
@@ -193,11 +196,7 @@ func named[T any, P interface {
 }
 
 // one reads an object by name. It returns nil if the object does not exist.
-func one[T any, P interface {
-	*T
-	client.Object
-	Size() int
-}](ctx context.Context, r *reading, name string) (*T, error) {
+func one[T any, P object[T]](ctx context.Context, r *reading, name string) (*T, error) {
 	found, err := named[T, P](ctx, r, r.Live, r.namespace, sets.New(name))
 	if err != nil {
 		return nil, fmt.Errorf("read %T %s: %w", *new(T), name, err)
