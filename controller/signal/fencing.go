@@ -15,70 +15,51 @@ const (
 	// ContainerEnv is the environment variable with the name of a held container. With it, the gate stays PID 1 of the
 	// container, and starts the main process only while the pod holds the Lease.
 	ContainerEnv = "STATEFULSINGLETON_CONTAINER"
-
 	// LeaseEnv is the sidecar's environment variable with the namespace and the name of the Lease, as
 	// <namespace>/<name>. Empty: no fencing.
 	LeaseEnv = "FENCING_LEASE"
-
 	// LeaseDurationEnv is the sidecar's environment variable with the duration of the Lease in seconds.
 	LeaseDurationEnv = "FENCING_DURATION_SECONDS"
-
 	// HeldEnv is the sidecar's environment variable with the names of the held containers, separated by commas.
 	HeldEnv = "FENCING_CONTAINERS"
-
 	// LockEnv is the sidecar's environment variable with the name of the StatefulSetLock. Empty: the pod has none.
 	LockEnv = "STATEFULSETLOCK"
-
 	// PodNameEnv is the sidecar's environment variable with the name of the pod.
 	PodNameEnv = "POD_NAME"
-
 	// APIServerEnv is the sidecar's environment variable with the URL of the API server, as https://<host>:<port>.
 	APIServerEnv = "FENCING_API_SERVER"
-
 	// AuthoritiesEnv is the sidecar's environment variable with the fingerprints of the certificate authorities that can
 	// have signed the certificate of the API server, separated by commas.
 	AuthoritiesEnv = "FENCING_CA_SHA256"
-
 	// CredentialsDir is the directory in the sidecar with the token of the pod's service account, and with certificates, of
 	// which those in AuthoritiesEnv are the certificate authorities of the API server.
 	CredentialsDir = "/var/run/secrets/statefulsingleton"
-
 	// CredentialsVolume is the pod's volume at CredentialsDir.
 	CredentialsVolume = "statefulsingleton-credentials"
-
 	// RetireAnnotation is the annotation of a Lease with the UID of the pod that must not start a main process again.
 	// The controller sets it as soon as the pod is terminating.
 	RetireAnnotation = "apps.statefulsingleton.com/retire"
-
 	// ExpiredAnnotation is the annotation of a Lease with the UID of the pod from which the controller took the Lease.
 	// The pod had not renewed the Lease for its duration. Without it, a Lease without a holder was released.
 	ExpiredAnnotation = "apps.statefulsingleton.com/expired"
-
 	// WriterAnnotation is the annotation of the Lease of a StatefulSetLock with the UID of the writer.
 	WriterAnnotation = "apps.statefulsingleton.com/writer-uid"
-
 	// HooksEnv is the environment variable of a held container in a pod of a StatefulSetLock, with the hooks of the lock as
 	// JSON. With it, the main process also runs while the pod does not hold the Lease, as a reader.
 	HooksEnv = "STATEFULSETLOCK_HOOKS"
-
 	// RoleEnv and LockEpochEnv are environment variables of the main process in a pod of a StatefulSetLock: WriterRole or
 	// ReaderRole, and the epoch of the writer.
 	RoleEnv, LockEpochEnv = "STATEFULSETLOCK_ROLE", "STATEFULSETLOCK_EPOCH"
-
 	// RoleFile is the file in held containers of such a pod with the role and the epoch, as JSON: {"role": "writer", "epoch": 7}.
 	RoleFile = "/var/run/signal/role"
-
 	// WriterRole and ReaderRole are the values of RoleEnv.
 	WriterRole, ReaderRole = "writer", "reader"
-
 	// RevokedAnnotation is the annotation of the Lease of a StatefulSetLock with the epoch of the tenure that the holder must
 	// end.
 	RevokedAnnotation = "apps.statefulsingleton.com/revoked"
-
 	// WritingAnnotation is the annotation of the Lease of a StatefulSetLock with the epoch with which the holder has started
 	// the writer.
 	WritingAnnotation = "apps.statefulsingleton.com/writing"
-
 	// MinLeaseSeconds and MaxLeaseSeconds are the limits of the duration in seconds.
 	MinLeaseSeconds, MaxLeaseSeconds = 5, 3600
 )
@@ -129,8 +110,8 @@ func Fingerprint(der []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// ParseAPIServer returns the API server in the environment.
-func ParseAPIServer(getenv func(string) string) (APIServer, error) {
+// parseAPIServer returns the API server in the environment.
+func parseAPIServer(getenv func(string) string) (APIServer, error) {
 	s := APIServer{URL: getenv(APIServerEnv), Authorities: strings.Split(getenv(AuthoritiesEnv), ",")}
 	const help = "Restart the pod: the policies of the controller set the variable in new pods"
 	if !strings.HasPrefix(s.URL, "https://") {
@@ -180,7 +161,7 @@ func ParseLeaseSettings(getenv func(string) string) (*LeaseSettings, error) {
 	if slices.Contains(s.Held, "") {
 		return nil, fmt.Errorf("%s is %q: it must have names of containers, separated by commas", HeldEnv, getenv(HeldEnv))
 	}
-	if s.APIServer, err = ParseAPIServer(getenv); err != nil {
+	if s.APIServer, err = parseAPIServer(getenv); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -15,22 +15,17 @@ import (
 const (
 	// ProbePort is the port of the sidecar.
 	ProbePort = 9909
-
 	// ProbePathPrefix begins the path of a request for the readiness of a container. The name of the container follows.
 	ProbePathPrefix = "/ready/"
-
 	// ProbeEnvPrefix begins the name of the sidecar's environment variable with the original probe of a container, as
 	// ParseProbe reads it. The name of the container follows.
 	ProbeEnvPrefix = "READINESS_PROBE_"
-
 	// ProbeHostEnv is the sidecar's environment variable with the loopback address on which it serves in a pod with
 	// hostNetwork. On the address of the node, the ports of two pods would clash.
 	ProbeHostEnv = "READINESS_HOST"
-
 	// extraPatience is how much longer than a period the sidecar may wait before it answers. The kubelet's next
 	// request then follows at once, and one request is always open while a pod is held.
 	extraPatience = 10 * time.Second
-
 	// ExtraProbeTimeoutSeconds is how much longer than the period and the timeout of the original probe the kubelet waits
 	// for the sidecar. It must be more than the sidecar's patience.
 	ExtraProbeTimeoutSeconds = 15

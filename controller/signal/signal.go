@@ -21,31 +21,23 @@ const (
 	// Annotation has the signal of a pod: a Signal as JSON. The kubelet projects it into the status sidecar with a
 	// downward API volume.
 	Annotation = "apps.statefulsingleton.com/start-signal"
-
 	// Dir is the mount path of the signal volume in the sidecar and, read-only, in every held container.
 	Dir = "/var/run/signal"
-
 	// File is the path of the signal file, which has the Signal as JSON. It exists from the release of the pod until
 	// the annotation is removed.
 	File = Dir + "/start-signal"
-
 	// PodinfoDir is the directory in the sidecar into which the kubelet projects Annotation. The file has the base
 	// name of File.
 	PodinfoDir = "/etc/statefulsingleton"
-
 	// GatePath is the path of the gate's binary in held containers.
 	GatePath = Dir + "/gate"
-
 	// EpochEnv is the environment variable with the epoch, for the main process of a held container.
 	EpochEnv = "STATEFULSINGLETON_EPOCH"
-
 	// PodUIDEnv is the environment variable with the UID of the pod, for the wrapper. The policy sets it from the
 	// downward API. The gate ignores a signal with another UID, and does not pass the variable to the main process.
 	PodUIDEnv = "STATEFULSINGLETON_POD_UID"
-
 	// EpochKey is the key of the epoch in the ConfigMap of a barrier.
 	EpochKey = "epoch"
-
 	// MaxLength is the maximum size of a signal in bytes. String returns about 150.
 	MaxLength = 1024
 )
