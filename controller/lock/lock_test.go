@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -63,6 +65,7 @@ func TestMain(m *testing.M) {
 
 // world is a lock with its StatefulSet in a namespace of its own.
 type world struct {
+	*WithT
 	t          *testing.T
 	namespace  string
 	set        *appsv1.StatefulSet
@@ -72,21 +75,20 @@ type world struct {
 
 // newWorld creates a lock and a StatefulSet with so many Ready pods.
 func newWorld(t *testing.T, fencing v1.LockFencing, pods int) *world {
-	t.Helper()
+	t.Parallel()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "lock-"}}
-	w := &world{t: t, fencing: fencing}
-	w.must(c.Create(t.Context(), namespace))
+	w := &world{WithT: NewWithT(t), t: t, fencing: fencing, reconciler: newReconciler(cached())}
+	w.create(namespace)
 	w.namespace = namespace.Name
 	labels := map[string]string{"app": "db"}
 	w.set = &appsv1.StatefulSet{ObjectMeta: w.named("db"), Spec: appsv1.StatefulSetSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels}, ServiceName: "db",
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podSpec()},
 	}}
-	w.must(c.Create(t.Context(), w.set))
-	w.must(c.Create(t.Context(), &v1.StatefulSetLock{
+	w.create(w.set)
+	w.create(&v1.StatefulSetLock{
 		ObjectMeta: w.named("db"), Spec: v1.StatefulSetLockSpec{StatefulSetName: "db", LeaseName: "db", LeaseDurationSeconds: 15, Fencing: fencing},
-	}))
-	w.reconciler = newReconciler(cached())
+	})
 	if fencing == v1.LockFencingLease { // otherwise the Lease is held, because a pod may follow an earlier one
 		w.settle(tenure.NoReadyPod)
 	}
@@ -116,16 +118,61 @@ func newReconciler(writes client.Client) *lock.Reconciler {
 	}
 }
 
+// patching returns a reconciler that calls before with the name of each pod that it patches. An error is the API server's answer.
+func patching(before func(pod string) error) *lock.Reconciler {
+	return newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
+		Patch: func(ctx context.Context, writes client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if _, isPod := o.(*corev1.Pod); isPod {
+				if err := before(o.GetName()); err != nil {
+					return err
+				}
+			}
+			return writes.Patch(ctx, o, patch, options...)
+		},
+	}))
+}
+
+// recording returns a reconciler that calls before ahead of its first write of the status. An error is the API server's answer.
+func recording(before func() error) *lock.Reconciler {
+	first := true
+	return newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, writes client.Client, resource string, o client.Object, options ...client.SubResourceUpdateOption) error {
+			if first {
+				first = false
+				if err := before(); err != nil {
+					return err
+				}
+			}
+			return writes.SubResource(resource).Update(ctx, o, options...)
+		},
+	}))
+}
+
+func (w *world) create(o client.Object) { w.must(c.Create(w.t.Context(), o)) }
+
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.Expect(err).NotTo(HaveOccurred())
 }
 
 func (w *world) named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: w.namespace, Name: name}
 }
+
+// get reads an object of the namespace.
+func get[T any, P interface {
+	*T
+	client.Object
+}](w *world, name string) P {
+	w.t.Helper()
+	o := P(new(T))
+	w.must(c.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, o))
+	return o
+}
+
+func (w *world) pod(name string) *corev1.Pod { w.t.Helper(); return get[corev1.Pod](w, name) }
+
+func (w *world) lock() *v1.StatefulSetLock { w.t.Helper(); return get[v1.StatefulSetLock](w, "db") }
 
 func podSpec() corev1.PodSpec {
 	return corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "db", Image: "db"}}}
@@ -140,7 +187,7 @@ func (w *world) addPod(name string) {
 		w.fence(pod)
 	}
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(w.set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
-	w.must(c.Create(w.t.Context(), pod))
+	w.create(pod)
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
@@ -173,24 +220,10 @@ func (w *world) fence(pod *corev1.Pod) {
 // sidecar writes the Lease, as the sidecar of the pod that it names does.
 func (w *world) sidecar(change func(*coordinationv1.Lease)) {
 	w.t.Helper()
-	lease := w.lease()
+	lease := get[coordinationv1.Lease](w, "db")
 	lease.Spec.RenewTime = new(metav1.NowMicro())
 	change(lease)
 	w.must(c.Update(w.t.Context(), lease))
-}
-
-func (w *world) lease() *coordinationv1.Lease {
-	w.t.Helper()
-	lease := &coordinationv1.Lease{}
-	w.must(c.Get(w.t.Context(), w.key().NamespacedName, lease))
-	return lease
-}
-
-func (w *world) pod(name string) *corev1.Pod {
-	w.t.Helper()
-	pod := &corev1.Pod{}
-	w.must(c.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, pod))
-	return pod
 }
 
 // terminate reports that the processes of the pod have ended, and removes the pod as the kubelet does.
@@ -203,34 +236,27 @@ func (w *world) terminate(name string) {
 	w.must(client.IgnoreNotFound(c.Delete(w.t.Context(), pod, client.GracePeriodSeconds(0))))
 }
 
-func (w *world) lock() *v1.StatefulSetLock {
-	w.t.Helper()
-	got := &v1.StatefulSetLock{}
-	w.must(c.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "db"}, got))
-	return got
+func (w *world) reconcile(r *lock.Reconciler) (ctrl.Result, error) {
+	return r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "db"}})
 }
 
-func (w *world) key() ctrl.Request {
-	return ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "db"}}
+// condition returns a condition of the lock. It is empty if the lock does not have it.
+func (w *world) condition(conditionType string) metav1.Condition {
+	w.t.Helper()
+	return ptr.Deref(meta.FindStatusCondition(w.lock().Status.Conditions, conditionType), metav1.Condition{})
 }
 
 // settle reconciles until the outcome. It fails after ten reconciles.
 func (w *world) settle(want tenure.Outcome) *v1.StatefulSetLock {
 	w.t.Helper()
-	reason := ""
 	for range 10 {
-		if _, err := w.reconciler.Reconcile(w.t.Context(), w.key()); err != nil {
-			w.t.Fatal(err)
-		}
-		got := w.lock()
-		if is := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionReady); is != nil {
-			reason = is.Reason
-		}
-		if reason == string(want) {
-			return got
+		_, err := w.reconcile(w.reconciler)
+		w.must(err)
+		if w.condition(v1.ConditionReady).Reason == string(want) {
+			return w.lock()
 		}
 	}
-	w.t.Fatalf("outcome %s, want %s", reason, want)
+	w.t.Fatalf("outcome %s, want %s", w.condition(v1.ConditionReady).Reason, want)
 	return nil
 }
 
@@ -239,308 +265,248 @@ func (w *world) wantWriter(want ...string) {
 	w.t.Helper()
 	var pods corev1.PodList
 	w.must(c.List(w.t.Context(), &pods, client.InNamespace(w.namespace), client.MatchingLabels{v1.StsRoleLabel: v1.StsRoleWriter}))
-	var got []string
+	got := []string{}
 	for _, pod := range pods.Items {
 		got = append(got, pod.Name)
 	}
-	if strings.Join(got, " ") != strings.Join(want, " ") {
-		w.t.Errorf("writers %v, want %v", got, want)
-	}
+	w.Expect(got).To(ConsistOf(want))
 }
 
-// The first writer has the label, the Lease, the finalizer and a budget. The other pods become readers.
+// The first writer has the label, the Lease, the finalizer and a budget. The other pods become readers. A reconcile without a change
+// writes nothing.
 func TestGrant(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingTermination, 2)
 	got := w.settle(tenure.WriterReady)
 	w.wantWriter("db-0")
-	if got.Status.WriterPod != "db-0" || got.Status.Epoch != 1 || got.Status.LastTransition.Labelled == nil {
-		t.Errorf("status %+v", got.Status)
-	}
-	if role := w.pod("db-1").Labels[v1.StsRoleLabel]; role != v1.StsRoleReader {
-		t.Errorf("role %q of db-1", role)
-	}
-	if finalizers := w.pod("db-0").Finalizers; len(finalizers) != 1 {
-		t.Errorf("finalizers %v of the writer", finalizers)
-	}
-	lease := &coordinationv1.Lease{}
-	w.must(c.Get(t.Context(), w.key().NamespacedName, lease))
-	if *lease.Spec.HolderIdentity != "db-0" || *lease.Spec.LeaseTransitions != 1 || lease.Spec.RenewTime == nil {
-		t.Errorf("Lease %+v", lease.Spec)
-	}
-	budget := &policyv1.PodDisruptionBudget{}
-	w.must(c.Get(t.Context(), types.NamespacedName{Namespace: w.namespace, Name: "statefulsetlock-db"}, budget))
-	if budget.Spec.MinAvailable.IntValue() != 1 {
-		t.Errorf("budget %+v", budget.Spec)
-	}
-	before := lease.ResourceVersion
-	if _, err := w.reconciler.Reconcile(t.Context(), w.key()); err != nil {
-		t.Fatal(err)
-	}
-	if w.must(c.Get(t.Context(), w.key().NamespacedName, lease)); lease.ResourceVersion != before || w.lock().ResourceVersion != got.ResourceVersion {
-		t.Error("a reconcile without a change writes")
-	}
+	w.Expect(got.Status.WriterPod).To(Equal("db-0"))
+	w.Expect(got.Status.Epoch).To(BeEquivalentTo(1))
+	w.Expect(got.Status.LastTransition.Labelled).NotTo(BeNil())
+	w.Expect(w.pod("db-1").Labels).To(HaveKeyWithValue(v1.StsRoleLabel, v1.StsRoleReader))
+	w.Expect(w.pod("db-0").Finalizers).To(HaveLen(1))
+	lease := get[coordinationv1.Lease](w, "db")
+	w.Expect(leases.HolderOf(lease)).To(Equal("db-0"))
+	w.Expect(*lease.Spec.LeaseTransitions).To(BeEquivalentTo(1))
+	w.Expect(lease.Spec.RenewTime).NotTo(BeNil())
+	w.Expect(get[policyv1.PodDisruptionBudget](w, "statefulsetlock-db").Spec.MinAvailable.IntValue()).To(Equal(1))
+	_, err := w.reconcile(w.reconciler)
+	w.must(err)
+	w.Expect(get[coordinationv1.Lease](w, "db").ResourceVersion).To(Equal(lease.ResourceVersion))
+	w.Expect(w.lock().ResourceVersion).To(Equal(got.ResourceVersion))
 }
 
 // evictions reconciles once, and returns condition EvictionBlocked and the PodDisruptionBudget, which is nil if it does not exist.
 func (w *world) evictions() (metav1.Condition, *policyv1.PodDisruptionBudget) {
 	w.t.Helper()
-	_, err := w.reconciler.Reconcile(w.t.Context(), w.key())
+	_, err := w.reconcile(w.reconciler)
 	w.must(err)
-	budget := &policyv1.PodDisruptionBudget{}
-	if err := c.Get(w.t.Context(), types.NamespacedName{Namespace: w.namespace, Name: "statefulsetlock-db"}, budget); err != nil {
-		w.must(client.IgnoreNotFound(err))
-		budget = nil
+	var all policyv1.PodDisruptionBudgetList
+	w.must(c.List(w.t.Context(), &all, client.InNamespace(w.namespace)))
+	if len(all.Items) == 0 {
+		return w.condition(v1.ConditionEvictionBlocked), nil
 	}
-	condition := meta.FindStatusCondition(w.lock().Status.Conditions, v1.ConditionEvictionBlocked)
-	if condition == nil {
-		w.t.Fatal("no condition EvictionBlocked")
-	}
-	return *condition, budget
+	return w.condition(v1.ConditionEvictionBlocked), &all.Items[0]
 }
 
 // The controller reverts changes of its PodDisruptionBudget.
 func TestBudgetIsRepaired(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 2)
 	w.settle(tenure.WriterReady)
 	is, budget := w.evictions()
-	if is.Status != metav1.ConditionTrue || budget == nil {
-		t.Fatalf("condition %+v, budget %v", is, budget)
-	}
+	w.Expect(is.Status).To(Equal(metav1.ConditionTrue))
 	budget.Spec.Selector.MatchLabels[v1.StsRoleLabel] = "nobody"
 	w.must(c.Update(t.Context(), budget))
 	w.evictions()
-	if _, got := w.evictions(); got == nil || got.UID == budget.UID || got.Spec.Selector.MatchLabels[v1.StsRoleLabel] != v1.StsRoleWriter {
-		t.Errorf("budget %+v, want a new one that selects the writer", got)
-	}
+	_, got := w.evictions()
+	w.Expect(got.UID).NotTo(Equal(budget.UID))
+	w.Expect(got.Spec.Selector.MatchLabels).To(HaveKeyWithValue(v1.StsRoleLabel, v1.StsRoleWriter))
 }
 
 // An object of somebody else with the name of the PodDisruptionBudget stays, and is reported.
 func TestForeignBudget(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 2)
 	foreign := &policyv1.PodDisruptionBudget{ObjectMeta: w.named("statefulsetlock-db")}
 	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "StatefulSetLock", Name: "db", UID: w.lock().UID, Controller: new(true)}}
-	w.must(c.Create(t.Context(), foreign))
+	w.create(foreign)
 	w.settle(tenure.WriterReady)
-	if is, got := w.evictions(); is.Reason != "OtherBudget" || got == nil || got.UID != foreign.UID {
-		t.Errorf("condition %+v, budget %+v", is, got)
-	}
+	is, got := w.evictions()
+	w.Expect(is.Reason).To(Equal("OtherBudget"))
+	w.Expect(got.UID).To(Equal(foreign.UID))
 	w.must(c.Delete(t.Context(), foreign))
-	if is, got := w.evictions(); is.Status != metav1.ConditionTrue || got == nil {
-		t.Errorf("condition %+v, budget %+v", is, got)
-	}
+	is, got = w.evictions()
+	w.Expect(is.Status).To(Equal(metav1.ConditionTrue))
+	w.Expect(got).NotTo(BeNil())
 }
 
 // If the PodDisruptionBudget cannot be created, condition EvictionBlocked and an event report the error, once.
 func TestBudgetIsRefused(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 2)
 	none := corev1.ResourceList{"count/poddisruptionbudgets.policy": resource.MustParse("0")}
 	quota := &corev1.ResourceQuota{ObjectMeta: w.named("none"), Spec: corev1.ResourceQuotaSpec{Hard: none}}
-	w.must(c.Create(t.Context(), quota))
+	w.create(quota)
 	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
 	w.must(c.Status().Update(t.Context(), quota))
 	w.settle(tenure.WriterReady)
 	w.evictions()
 	before := w.lock().ResourceVersion
 	is, got := w.evictions()
-	if is.Status != metav1.ConditionFalse || is.Reason != "BudgetRefused" || got != nil {
-		t.Errorf("condition %+v, budget %+v", is, got)
-	}
-	for _, part := range []string{w.namespace + "/statefulsetlock-db", "quota", "kubectl "} {
-		if !strings.Contains(is.Message, part) {
-			t.Errorf("message %q, want %q in it", is.Message, part)
-		}
-	}
-	if w.lock().ResourceVersion != before {
-		t.Error("what was said is written again")
-	}
+	w.Expect(got).To(BeNil())
+	w.Expect(is.Status).To(Equal(metav1.ConditionFalse))
+	w.Expect(is.Reason).To(Equal("BudgetRefused"))
+	w.Expect(is.Message).To(And(ContainSubstring(w.namespace+"/statefulsetlock-db"), ContainSubstring("quota"), ContainSubstring("kubectl ")))
+	w.Expect(w.lock().ResourceVersion).To(Equal(before), "what was said is written again")
 	reported := 0
 	for recorded := w.reconciler.Recorder.(*events.FakeRecorder).Events; len(recorded) > 0; {
 		if strings.HasPrefix(<-recorded, corev1.EventTypeWarning+" BudgetRefused ") {
 			reported++
 		}
 	}
-	if reported != 1 {
-		t.Errorf("%d events, want 1", reported)
-	}
+	w.Expect(reported).To(Equal(1))
 }
 
 // With Termination, another pod becomes the writer only after the kubelet has reported the end of the old writer.
 func TestTermination(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingTermination, 2)
 	w.settle(tenure.WriterReady)
 	w.must(c.Delete(t.Context(), w.pod("db-0")))
-	if got := w.settle(tenure.WriterStopping); got.Status.WriterPod != "db-0" {
-		t.Errorf("writer %s", got.Status.WriterPod)
-	}
+	w.Expect(w.settle(tenure.WriterStopping).Status.WriterPod).To(Equal("db-0"))
 	w.wantWriter()
 	w.terminate("db-0")
-	got := w.settle(tenure.WriterReady)
+	status := w.settle(tenure.WriterReady).Status
 	w.wantWriter("db-1")
-	if last := got.Status.LastTransition; last.Proof != v1.ProofKubeletReported || last.From != "db-0" || last.To != "db-1" || got.Status.Epoch != 2 {
-		t.Errorf("status %+v, transition %+v", got.Status, last)
-	}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "db-0"}, &corev1.Pod{}); !apierrors.IsNotFound(err) {
-		t.Errorf("pod db-0: %v, want it to be removed", err)
-	}
+	last := status.LastTransition
+	w.Expect([]string{string(last.Proof), last.From, last.To}).To(Equal([]string{string(v1.ProofKubeletReported), "db-0", "db-1"}))
+	w.Expect(status.Epoch).To(BeEquivalentTo(2))
+	err := c.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "db-0"}, &corev1.Pod{})
+	w.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "the finalizer of db-0 is removed: %v", err)
 }
 
 // A fenced pod gets its label after it has said that it is the writer. Another pod becomes the writer after a release of the
-// Lease, and after the Lease has expired.
+// Lease, and after the Lease has expired. The ServiceAccounts of the fenced pods may renew this Lease.
 func TestFenced(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingLease, 2)
 	writes := func(name string, epoch int) {
 		t.Helper()
 		w.settle(tenure.Granted)
 		w.wantWriter()
-		if got, want := leases.HolderOf(w.lease()), name+"_"+string(w.pod(name).UID); got != want {
-			t.Fatalf("the Lease names %q, want %q", got, want)
-		}
+		w.Expect(leases.HolderOf(get[coordinationv1.Lease](w, "db"))).To(Equal(name + "_" + string(w.pod(name).UID)))
 		w.sidecar(func(l *coordinationv1.Lease) {
 			metav1.SetMetaDataAnnotation(&l.ObjectMeta, signal.WritingAnnotation, strconv.Itoa(epoch))
 		})
 		w.settle(tenure.WriterReady)
 		w.wantWriter(name)
 	}
+	wantLast := func(cause v1.TenureCause, proof v1.Proof) {
+		t.Helper()
+		last := w.lock().Status.LastTransition
+		w.Expect(last.Cause).To(Equal(cause))
+		w.Expect(last.Proof).To(Equal(proof))
+	}
 	writes("db-0", 1)
 	w.sidecar(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") })
 	writes("db-1", 2)
-	if last := w.lock().Status.LastTransition; last.Cause != v1.TenureRelease || last.Proof != v1.ProofLeaseReleased {
-		t.Errorf("transition %+v", last)
-	}
-	if finalizers := w.pod("db-1").Finalizers; len(finalizers) > 0 {
-		t.Errorf("finalizers %v", finalizers)
-	}
-	_, err := w.reconciler.Reconcile(t.Context(), w.key()) // nothing else is to be written
+	wantLast(v1.TenureRelease, v1.ProofLeaseReleased)
+	w.Expect(w.pod("db-1").Finalizers).To(BeEmpty())
+	_, err := w.reconcile(w.reconciler) // nothing else is to be written
 	w.must(err)
-	access := &rbacv1.RoleBinding{}
-	w.must(c.Get(t.Context(), types.NamespacedName{Namespace: w.namespace, Name: "statefulsetlock-db"}, access))
-	if len(access.Subjects) != 1 || access.Subjects[0].Name != "default" || !metav1.IsControlledBy(access, w.lock()) {
-		t.Errorf("RoleBinding %+v", access)
+	role, binding := get[rbacv1.Role](w, "statefulsetlock-db"), get[rbacv1.RoleBinding](w, "statefulsetlock-db")
+	for _, o := range []client.Object{role, binding} {
+		w.Expect(metav1.IsControlledBy(o, w.lock())).To(BeTrue())
+		w.Expect(o.GetLabels()).To(HaveKeyWithValue(v1.LockLabel, "db"))
 	}
+	w.Expect(role.Rules).To(HaveLen(1))
+	w.Expect(role.Rules[0].ResourceNames).To(Equal([]string{"db"}))
+	w.Expect(binding.Subjects).To(Equal([]rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: w.namespace, Name: "default"}}))
 	clock := w.reconciler.Clock.(*clocktesting.FakeClock)
 	clock.Step(14 * time.Second)
 	w.settle(tenure.WriterReady)
 	clock.Step(2 * time.Second)
 	writes("db-0", 3)
-	if last := w.lock().Status.LastTransition; last.Cause != v1.TenureExpiry || last.Proof != v1.ProofLeaseExpired {
-		t.Errorf("transition %+v", last)
-	}
+	wantLast(v1.TenureExpiry, v1.ProofLeaseExpired)
 }
 
 // An old writer that a Service for writers lists as serving delays the next writer.
 func TestServing(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 2)
 	w.settle(tenure.WriterReady)
-	for name, role := range map[string]string{"writer": v1.StsRoleWriter, "reader": v1.StsRoleReader} {
-		w.must(c.Create(t.Context(), &corev1.Service{ObjectMeta: w.named(name), Spec: corev1.ServiceSpec{
+	served := map[string]*discoveryv1.EndpointSlice{}
+	for name, role := range map[string]string{"writer": v1.StsRoleWriter, "reader": v1.StsRoleReader} { // readers may be served
+		w.create(&corev1.Service{ObjectMeta: w.named(name), Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"app": "db", v1.StsRoleLabel: role}, Ports: []corev1.ServicePort{{Port: 80}},
-		}}))
-	}
-	slice := func(service string) *discoveryv1.EndpointSlice {
-		s := &discoveryv1.EndpointSlice{ObjectMeta: w.named(service), AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{
+		}})
+		served[name] = &discoveryv1.EndpointSlice{ObjectMeta: w.named(name), AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{
 			Addresses: []string{"10.0.0.1"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "db-0", UID: w.pod("db-0").UID},
 		}}}
-		s.Labels = map[string]string{discoveryv1.LabelServiceName: service}
-		return s
+		served[name].Labels = map[string]string{discoveryv1.LabelServiceName: name}
+		w.create(served[name])
 	}
-	served := slice("writer")
-	w.must(c.Create(t.Context(), served))
-	w.must(c.Create(t.Context(), slice("reader"))) // readers may be served
 	w.must(c.Delete(t.Context(), w.pod("db-0")))
 	w.settle(tenure.AwaitingEndpoints)
 	w.wantWriter()
-	served.Endpoints[0].Conditions.Serving = new(false)
-	w.must(c.Update(t.Context(), served))
+	served["writer"].Endpoints[0].Conditions.Serving = new(false)
+	w.must(c.Update(t.Context(), served["writer"]))
 	w.settle(tenure.WriterReady)
 	w.wantWriter("db-1")
+}
+
+// wantRetry reconciles, and wants a retry after a conflict.
+func (w *world) wantRetry(r *lock.Reconciler) {
+	w.t.Helper()
+	result, err := w.reconcile(r)
+	w.must(err)
+	w.Expect(result.RequeueAfter).To(BeNumerically("<", time.Second))
 }
 
 // A decision from before another controller's record changes nothing.
 func TestStaleRecord(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 2)
 	w.settle(tenure.WriterReady)
 	w.must(c.Delete(t.Context(), w.pod("db-0"), client.GracePeriodSeconds(30)))
 	w.settle(tenure.LabelRemoved)
-	other := newReconciler(cached())
-	overtaken := false
-	late := newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, writes client.Client, resource string, o client.Object, options ...client.SubResourceUpdateOption) error {
-			if !overtaken { // the other controller records first
-				overtaken = true
-				if _, err := other.Reconcile(ctx, w.key()); err != nil {
-					return err
-				}
-			}
-			return writes.SubResource(resource).Update(ctx, o, options...)
-		},
+	w.wantRetry(recording(func() error { // the other controller records first
+		_, err := w.reconcile(newReconciler(cached()))
+		return err
 	}))
-	if result, err := late.Reconcile(t.Context(), w.key()); err != nil || result.RequeueAfter > time.Second {
-		t.Errorf("result %v, error %v, want a retry after the conflict", result, err)
-	}
-	got := w.settle(tenure.WriterReady)
+	w.Expect(w.settle(tenure.WriterReady).Status.Epoch).To(BeEquivalentTo(2))
 	w.wantWriter("db-1")
-	if got.Status.Epoch != 2 {
-		t.Errorf("epoch %d, want 2", got.Status.Epoch)
-	}
 }
 
 // A controller that reads the lock before the first record, and the Lease after it, does not end the first tenure.
 func TestReadBeforeRecord(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingLease, 2)
-	other, late, overtaken := newReconciler(cached()), newReconciler(cached()), false
+	late, overtaken := newReconciler(cached()), false
 	late.Live = interceptor.NewClient(controller, interceptor.Funcs{
 		Get: func(ctx context.Context, reads client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			if _, isLease := o.(*coordinationv1.Lease); isLease && !overtaken {
 				overtaken = true
-				if _, err := other.Reconcile(ctx, w.key()); err != nil {
+				if _, err := w.reconcile(newReconciler(cached())); err != nil {
 					return err
 				}
 			}
 			return reads.Get(ctx, key, o, options...)
 		},
 	})
-	if result, err := late.Reconcile(t.Context(), w.key()); err != nil || result.RequeueAfter > time.Second {
-		t.Errorf("result %v, error %v, want a retry after the conflict", result, err)
-	}
-	if ended := w.pod("db-0").Annotations[v1.TenureEndedAnnotation]; ended != "" {
-		t.Errorf("the tenure of db-0 ends with epoch %s", ended)
-	}
-	if got := w.settle(tenure.Granted); got.Status.WriterPod != "db-0" || got.Status.Epoch != 1 {
-		t.Errorf("writer %s with epoch %d, want db-0 with epoch 1", got.Status.WriterPod, got.Status.Epoch)
-	}
+	w.wantRetry(late)
+	w.Expect(w.pod("db-0").Annotations).NotTo(HaveKey(v1.TenureEndedAnnotation))
+	status := w.settle(tenure.Granted).Status
+	w.Expect(status.WriterPod).To(Equal("db-0"))
+	w.Expect(status.Epoch).To(BeEquivalentTo(1))
 }
 
 // A pod that another client writes after the decision does not become the writer by that decision.
 func TestStalePod(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 1)
 	w.settle(tenure.NoLease)
 	overtaken := false
-	w.reconciler = newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
-		Patch: func(ctx context.Context, writes client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if _, isPod := o.(*corev1.Pod); isPod && !overtaken {
-				overtaken = true
-				pod := w.pod("db-0")
-				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "example.com/note", "mine")
-				if err := c.Update(ctx, pod); err != nil {
-					return err
-				}
-			}
-			return writes.Patch(ctx, o, patch, options...)
-		},
-	}))
-	if _, err := w.reconciler.Reconcile(t.Context(), w.key()); err != nil {
-		t.Fatal(err)
-	}
+	w.reconciler = patching(func(string) error {
+		if overtaken {
+			return nil
+		}
+		overtaken = true
+		pod := w.pod("db-0")
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "example.com/note", "mine")
+		return c.Update(t.Context(), pod)
+	})
+	w.wantRetry(w.reconciler)
 	w.wantWriter()
 	w.settle(tenure.WriterReady)
 	w.wantWriter("db-0")
@@ -548,147 +514,102 @@ func TestStalePod(t *testing.T) {
 
 // A write that the API server rejects is reported in the status.
 func TestWriteRefused(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 1)
-	w.reconciler = newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
-		Patch: func(ctx context.Context, writes client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if _, isPod := o.(*corev1.Pod); isPod {
-				return apierrors.NewForbidden(corev1.Resource("pods"), o.GetName(), errors.New("no labels here"))
-			}
-			return writes.Patch(ctx, o, patch, options...)
-		},
-	}))
+	w.reconciler = patching(func(pod string) error {
+		return apierrors.NewForbidden(corev1.Resource("pods"), pod, errors.New("no labels here"))
+	})
 	var err error
 	for range 3 {
-		_, err = w.reconciler.Reconcile(t.Context(), w.key())
+		_, err = w.reconcile(w.reconciler)
 	}
-	if !apierrors.IsForbidden(err) {
-		t.Errorf("error %v, want the rejection", err)
-	}
-	got := w.lock()
-	is := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionError)
-	if is == nil || is.Status != metav1.ConditionTrue || !strings.Contains(got.Status.Message, "no labels here") {
-		t.Errorf("message %q, condition %+v", got.Status.Message, is)
-	}
-	if meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionReady) {
-		t.Error("condition Ready is True")
-	}
+	w.Expect(err).To(Satisfy(apierrors.IsForbidden))
+	w.Expect(w.condition(v1.ConditionError).Status).To(Equal(metav1.ConditionTrue))
+	w.Expect(w.condition(v1.ConditionReady).Status).To(Equal(metav1.ConditionFalse))
+	w.Expect(w.lock().Status.Message).To(ContainSubstring("no labels here"))
 }
 
 // A webhook can answer each write with 409. The writes are retried less and less often. After a few conflicts, the status, an event and
 // the error report them.
 func TestRepeatedConflicts(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 1)
 	w.settle(tenure.WriterReady)
 	w.addPod("db-1")
 	denies := true
-	w.reconciler = newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
-		Patch: func(ctx context.Context, writes client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if _, isPod := o.(*corev1.Pod); isPod && denies {
-				return apierrors.NewConflict(corev1.Resource("pods"), o.GetName(), errors.New("no labels here"))
-			}
-			return writes.Patch(ctx, o, patch, options...)
-		},
-	}))
+	w.reconciler = patching(func(pod string) error {
+		if !denies {
+			return nil
+		}
+		return apierrors.NewConflict(corev1.Resource("pods"), pod, errors.New("no labels here"))
+	})
+	wantDelay := func(want time.Duration) {
+		t.Helper()
+		result, err := w.reconcile(w.reconciler)
+		w.must(err)
+		w.Expect(result.RequeueAfter).To(Equal(want))
+	}
+	stalled := func() bool { return w.condition(v1.ConditionStalled).Status == metav1.ConditionTrue }
 	w.settle(tenure.WriterReady) // still, because a few conflicts are not reported
 	for want := 20 * time.Millisecond; want < 2*time.Second; want *= 2 {
-		if result, err := w.reconciler.Reconcile(t.Context(), w.key()); err != nil || result.RequeueAfter != want {
-			t.Errorf("the next reconcile is after %s with error %v, want %s", result.RequeueAfter, err, want)
-		}
+		wantDelay(want)
 	}
-	stalled := func() bool { return meta.IsStatusConditionTrue(w.lock().Status.Conditions, v1.ConditionStalled) }
-	if stalled() {
-		t.Errorf("the lock is stalled after eight conflicts: %q", w.lock().Status.Message)
-	}
-	if _, err := w.reconciler.Reconcile(t.Context(), w.key()); !apierrors.IsConflict(err) {
-		t.Errorf("error %v, want the conflict", err)
-	}
-	wantReport := func(message string) {
-		t.Helper()
-		for _, part := range []string{"can't patch pod " + w.namespace + "/db-1: ", "no labels here", "kubectl get "} {
-			if !strings.Contains(message, part) {
-				t.Errorf("report %q, want %q in it", message, part)
-			}
-		}
-	}
-	wantReport(w.lock().Status.Message)
-	select {
-	case event := <-w.reconciler.Recorder.(*events.FakeRecorder).Events:
-		wantReport(event)
-	default:
-		t.Error("no event reports the conflicts")
-	}
-	if !stalled() {
-		t.Error("the lock is not stalled")
-	}
+	w.Expect(stalled()).To(BeFalse(), "after eight conflicts")
+	_, err := w.reconcile(w.reconciler)
+	w.Expect(err).To(Satisfy(apierrors.IsConflict))
+	report := And(ContainSubstring("can't patch pod "+w.namespace+"/db-1: "), ContainSubstring("no labels here"), ContainSubstring("kubectl get "))
+	w.Expect(w.lock().Status.Message).To(report)
+	w.Expect(w.reconciler.Recorder.(*events.FakeRecorder).Events).To(Receive(report))
+	w.Expect(stalled()).To(BeTrue())
 	w.wantWriter("db-0")
 
 	denies = false
 	w.settle(tenure.WriterReady)
-	if stalled() {
-		t.Error("the lock is stalled without conflicts")
-	}
+	w.Expect(stalled()).To(BeFalse())
 	w.addPod("db-2")
 	denies = true
-	if result, err := w.reconciler.Reconcile(t.Context(), w.key()); err != nil || result.RequeueAfter != 10*time.Millisecond {
-		t.Errorf("after new conflicts, the next reconcile is after %s with error %v, want 10ms", result.RequeueAfter, err)
-	}
+	wantDelay(10 * time.Millisecond)
 }
 
 // If the pods of a lock take too much memory, the controller makes no decision and reports what to do. The writer stays.
 func TestTooLarge(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 1)
-	w.settle(tenure.WriterReady)
+	before := w.settle(tenure.WriterReady).Status
 	w.reconciler.Live = interceptor.NewClient(controller, interceptor.Funcs{
 		List: func(ctx context.Context, live client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			err := live.List(ctx, list, options...)
 			if pods, ok := list.(*corev1.PodList); ok {
 				for i := range 10 {
-					pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("large-%d", i), UID: types.UID(fmt.Sprint(i)), Labels: map[string]string{v1.LockLabel: "db"}}}
-					pod.Labels["large"] = strings.Repeat("x", 1<<20)
+					pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("large-%d", i), UID: types.UID(fmt.Sprint(i))}}
+					pod.Labels = map[string]string{v1.LockLabel: "db", "large": strings.Repeat("x", 1<<20)}
 					pods.Items = append(pods.Items, pod)
 				}
 			}
 			return err
 		},
 	})
-	before := w.lock()
-	result, err := w.reconciler.Reconcile(t.Context(), w.key())
+	result, err := w.reconcile(w.reconciler)
 	w.must(err)
-	got := w.lock()
-	is := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionStalled)
-	if is == nil || is.Status != metav1.ConditionTrue || is.Reason != "TooManyPods" || !strings.Contains(got.Status.Message, "kubectl delete pod -n "+w.namespace) {
-		t.Errorf("message %q, condition %+v", got.Status.Message, is)
-	}
-	if got.Status.WriterPodUID != before.Status.WriterPodUID || got.Status.Epoch != before.Status.Epoch || result.RequeueAfter == 0 {
-		t.Errorf("record %s of epoch %d, requeue after %s", got.Status.WriterPodUID, got.Status.Epoch, result.RequeueAfter)
-	}
+	w.Expect(result.RequeueAfter).NotTo(BeZero())
+	is, got := w.condition(v1.ConditionStalled), w.lock().Status
+	w.Expect(is.Status).To(Equal(metav1.ConditionTrue))
+	w.Expect(is.Reason).To(Equal("TooManyPods"))
+	w.Expect(got.Message).To(ContainSubstring("kubectl delete pod -n " + w.namespace))
+	w.Expect(got.WriterPodUID).To(Equal(before.WriterPodUID))
+	w.Expect(got.Epoch).To(Equal(before.Epoch))
 }
 
 // A record that the API server rejects names no writer, also not together with the report of the error. It is reported even if
 // the reason is too long for a message.
 func TestRecordRefused(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 1)
 	w.settle(tenure.NoLease)
-	refused := false
-	w.reconciler = newReconciler(interceptor.NewClient(cached(), interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, writes client.Client, resource string, o client.Object, options ...client.SubResourceUpdateOption) error {
-			if !refused {
-				refused = true
-				return apierrors.NewForbidden(corev1.Resource("statefulsetlocks"), o.GetName(), errors.New("not now"+strings.Repeat(", and not later", 10_000)))
-			}
-			return writes.SubResource(resource).Update(ctx, o, options...)
-		},
-	}))
-	if _, err := w.reconciler.Reconcile(t.Context(), w.key()); !apierrors.IsForbidden(err) {
-		t.Errorf("error %v, want the rejection", err)
-	}
-	if got := w.lock(); got.Status.WriterPod != "" || !strings.Contains(got.Status.Message, "not now") {
-		t.Errorf("writer %q, message %q", got.Status.WriterPod, got.Status.Message)
-	}
+	w.reconciler = recording(func() error {
+		return apierrors.NewForbidden(corev1.Resource("statefulsetlocks"), "db", errors.New("not now"+strings.Repeat(", and not later", 10_000)))
+	})
+	_, err := w.reconcile(w.reconciler)
+	w.Expect(err).To(Satisfy(apierrors.IsForbidden))
+	status := w.lock().Status
+	w.Expect(status.WriterPod).To(BeEmpty())
+	w.Expect(status.Message).To(ContainSubstring("not now"))
 	w.wantWriter()
 	w.settle(tenure.WriterReady)
 	w.wantWriter("db-0")
@@ -696,34 +617,24 @@ func TestRecordRefused(t *testing.T) {
 
 // A second lock, or one whose Lease belongs to another object, writes only its own status.
 func TestRefusedLocks(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, v1.LockFencingNone, 1)
 	w.settle(tenure.WriterReady)
 	foreign := &coordinationv1.Lease{ObjectMeta: w.named("mine")}
-	w.must(c.Create(t.Context(), foreign))
+	w.create(foreign)
 	for name, lease := range map[string]string{"second": "second", "foreign": "mine"} {
 		other := &v1.StatefulSetLock{ObjectMeta: w.named(name), Spec: v1.StatefulSetLockSpec{StatefulSetName: "db-" + name, LeaseName: lease, LeaseDurationSeconds: 15}}
 		if name == "second" {
 			other.Spec.StatefulSetName = "db" // of two locks of the same second, the first by name is the older one
 		}
-		w.must(c.Create(t.Context(), other))
-		key := client.ObjectKeyFromObject(other)
-		if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
-			t.Fatal(err)
-		}
-		w.must(c.Get(t.Context(), key, other))
-		if !meta.IsStatusConditionTrue(other.Status.Conditions, v1.ConditionStalled) || len(other.Finalizers) > 0 {
-			t.Errorf("%s: finalizers %v, conditions %+v", name, other.Finalizers, other.Status.Conditions)
-		}
+		w.create(other)
+		_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(other)})
+		w.must(err)
+		other = get[v1.StatefulSetLock](w, name)
+		w.Expect(meta.IsStatusConditionTrue(other.Status.Conditions, v1.ConditionStalled)).To(BeTrue(), name)
+		w.Expect(other.Finalizers).To(BeEmpty(), name)
 	}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "second"}, &coordinationv1.Lease{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the Lease of the second lock: %v", err)
-	}
-	after := &coordinationv1.Lease{}
-	if w.must(c.Get(t.Context(), client.ObjectKeyFromObject(foreign), after)); after.ResourceVersion != foreign.ResourceVersion {
-		t.Error("the foreign Lease was written")
-	}
-	if name := w.pod("db-0").Labels[v1.LockLabel]; name != "db" {
-		t.Errorf("the pod belongs to lock %q", name)
-	}
+	err := c.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "second"}, &coordinationv1.Lease{})
+	w.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "the Lease of the second lock: %v", err)
+	w.Expect(get[coordinationv1.Lease](w, "mine").ResourceVersion).To(Equal(foreign.ResourceVersion))
+	w.Expect(w.pod("db-0").Labels).To(HaveKeyWithValue(v1.LockLabel, "db"))
 }
