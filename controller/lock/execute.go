@@ -12,12 +12,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -31,12 +33,12 @@ type execution struct {
 	// lease is the Lease of the Snapshot. Nil: it does not exist.
 	lease *coordinationv1.Lease
 	// written has the resourceVersions of pods after the last write of this execution, by UID.
-	written map[types.UID]tenure.Version
+	written map[types.UID]string
 }
 
 // execute executes the steps of the plan in their order, and stops at the first that fails.
 func (r *Reconciler) execute(ctx context.Context, s tenure.Snapshot, plan tenure.Plan) error {
-	e := &execution{r, s.Lock, plan, s.Lease.Object, map[types.UID]tenure.Version{}}
+	e := &execution{r, s.Lock, plan, s.Lease.Object, map[types.UID]string{}}
 	for _, step := range plan.Steps {
 		if err := e.step(ctx, step); err != nil {
 			return err
@@ -59,31 +61,23 @@ func (e *execution) step(ctx context.Context, step tenure.Step) error {
 	case tenure.Confirm:
 		return e.confirm(ctx)
 	case tenure.LabelWriter:
-		return e.patchPod(ctx, step.Pod, step.Version, apply.Object{
-			"labels":      apply.Object{v1.StsRoleLabel: v1.StsRoleWriter, v1.LockLabel: e.lock.Name},
-			"annotations": apply.Object{v1.TenureAnnotation: strconv.FormatInt(step.Epoch, 10)},
-		})
+		return e.patchPod(ctx, step.Pod, apply.Object{"labels": e.role(v1.StsRoleWriter), "annotations": epoch(v1.TenureAnnotation, step.Epoch)})
 	case tenure.MarkTenure:
-		return e.patchPod(ctx, step.Pod, step.Version, apply.Object{"annotations": apply.Object{v1.TenureAnnotation: strconv.FormatInt(step.Epoch, 10)}})
+		return e.patchPod(ctx, step.Pod, apply.Object{"annotations": epoch(v1.TenureAnnotation, step.Epoch)})
 	case tenure.LabelReader:
-		metadata := apply.Object{"labels": apply.Object{v1.StsRoleLabel: v1.StsRoleReader, v1.LockLabel: e.lock.Name}}
-		if step.Ends > 0 {
-			metadata["annotations"] = apply.Object{v1.TenureEndedAnnotation: strconv.FormatInt(step.Ends, 10)}
-		}
-		return e.patchPod(ctx, step.Pod, step.Version, metadata)
+		return e.patchPod(ctx, step.Pod, apply.Object{"labels": e.role(v1.StsRoleReader), "annotations": epoch(v1.TenureEndedAnnotation, step.Ends)})
 	case tenure.Protect:
-		return e.patchPod(ctx, step.Pod, step.Version, apply.Object{"finalizers": []string{v1.HandoffFinalizer}})
+		return e.patchPod(ctx, step.Pod, apply.Object{"finalizers": finalizers})
 	case tenure.Unprotect:
-		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, apply.Object{"$deleteFromPrimitiveList/finalizers": []string{v1.HandoffFinalizer}}))
+		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, apply.Object{removeFinalizers: finalizers}))
 	case tenure.Forget:
-		metadata := apply.Object{"labels": apply.Object{v1.StsRoleLabel: nil, v1.LockLabel: nil}}
-		if step.Ends > 0 {
-			metadata["annotations"] = apply.Object{v1.TenureEndedAnnotation: strconv.FormatInt(step.Ends, 10)}
+		metadata := apply.Object{
+			"labels": apply.Object{v1.StsRoleLabel: nil, v1.LockLabel: nil}, "annotations": epoch(v1.TenureEndedAnnotation, step.Ends),
 		}
 		if step.Unprotect {
-			metadata["$deleteFromPrimitiveList/finalizers"] = []string{v1.HandoffFinalizer}
+			metadata[removeFinalizers] = finalizers
 		}
-		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, step.Version, metadata))
+		return client.IgnoreNotFound(e.patchPod(ctx, step.Pod, metadata))
 	case tenure.TakeAttestation:
 		return e.takeAttestation(ctx, step)
 	case tenure.Delete:
@@ -109,14 +103,32 @@ func (e *execution) confirm(ctx context.Context) error {
 	return nil
 }
 
+// finalizers are what a Protect adds, and what the key removeFinalizers of a patch removes.
+var finalizers = []string{v1.HandoffFinalizer}
+
+const removeFinalizers = "$deleteFromPrimitiveList/finalizers"
+
+// role returns the labels of a pod with the role.
+func (e *execution) role(role string) apply.Object {
+	return apply.Object{v1.StsRoleLabel: role, v1.LockLabel: e.lock.Name}
+}
+
+// epoch returns the annotation with the epoch, or none for 0. It never returns nil, which would remove all annotations.
+func epoch(annotation string, epoch int64) apply.Object {
+	if epoch == 0 {
+		return apply.Object{}
+	}
+	return apply.Object{annotation: strconv.FormatInt(epoch, 10)}
+}
+
 // patchPod merges metadata into a pod. The API server rejects the patch if the pod has another UID or another version.
-func (e *execution) patchPod(ctx context.Context, ref tenure.PodRef, version tenure.Version, metadata apply.Object) error {
-	metadata["uid"], metadata["resourceVersion"] = ref.UID, cmp.Or(e.written[ref.UID], version)
+func (e *execution) patchPod(ctx context.Context, ref tenure.PodRef, metadata apply.Object) error {
+	metadata["uid"], metadata["resourceVersion"] = ref.UID, cmp.Or(e.written[ref.UID], ref.Version)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.lock.Namespace, Name: ref.Name}}
 	if err := e.Client.Patch(ctx, pod, apply.StrategicPatch(apply.Object{"metadata": metadata})); err != nil {
 		return fmt.Errorf("patch pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	e.written[ref.UID] = tenure.Version(pod.ResourceVersion)
+	e.written[ref.UID] = pod.ResourceVersion
 	return nil
 }
 
@@ -144,7 +156,7 @@ func (e *execution) createLease(ctx context.Context, step tenure.CreateLease) er
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.lock.Namespace, Name: e.lock.Spec.LeaseName,
-			Labels: map[string]string{v1.LockLabel: e.lock.Name}, OwnerReferences: controlledBy(e.lock),
+			Labels: map[string]string{v1.LockLabel: e.lock.Name}, OwnerReferences: owner.References(e.lock, owner.StatefulSetLock),
 		},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(e.lock.Spec.LeaseDurationSeconds)},
 	}
@@ -173,9 +185,9 @@ func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) erro
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.lease.Namespace, Name: e.lease.Name}}
 	err := e.Client.Patch(ctx, lease, apply.MergePatch(apply.Object{
 		"metadata": apply.Object{
-			"uid": e.lease.UID, "resourceVersion": step.Version,
+			"uid": e.lease.UID, "resourceVersion": e.lease.ResourceVersion,
 			"annotations": apply.Object{
-				signal.WriterAnnotation: step.Writer, signal.ExpiredAnnotation: orNull(string(step.Expired)), signal.RevokedAnnotation: orNull(epochText(step.Revoked)),
+				signal.WriterAnnotation: step.Writer, signal.ExpiredAnnotation: orNull(step.Expired), signal.RevokedAnnotation: orNull(step.Revoked),
 			},
 		},
 		"spec": spec,
@@ -186,25 +198,29 @@ func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) erro
 	return nil
 }
 
-// orNull returns null for an empty text, which removes a field in a merge patch.
-func orNull(text string) any {
-	if text == "" {
+// orNull returns the value as text, or null for the zero value, which removes a field in a merge patch.
+func orNull[T comparable](value T) any {
+	if value == *new(T) {
 		return nil
 	}
-	return text
+	return fmt.Sprint(value)
 }
 
-// epochText returns the epoch as text, or nothing for 0.
-func epochText(epoch int64) string {
-	if epoch == 0 {
-		return ""
+// grantAccess lets the fenced pods of the lock renew the Lease. It does nothing in a reconcile with other writes, because
+// another reconcile follows, and the next writer must not wait for the two reads.
+func (r *Reconciler) grantAccess(ctx context.Context, s tenure.Snapshot, plan tenure.Plan) error {
+	accounts := sets.New[string]()
+	for i := range s.Pods {
+		if p := &s.Pods[i]; p.Annotations[v1.FencingAnnotation] == string(v1.FencingLease) {
+			accounts.Insert(cmp.Or(p.Spec.ServiceAccountName, "default"))
+		}
 	}
-	return strconv.FormatInt(epoch, 10)
-}
-
-// controlledBy returns the owner references of an object that is garbage-collected with the lock.
-func controlledBy(lock *v1.StatefulSetLock) []metav1.OwnerReference {
-	return []metav1.OwnerReference{{
-		APIVersion: v1.GroupVersion.String(), Kind: "StatefulSetLock", Name: lock.Name, UID: lock.UID, Controller: new(true),
-	}}
+	if accounts.Len() == 0 || plan.Outcome.Refused() || len(plan.Steps) > 0 {
+		return nil
+	}
+	err := leaseaccess.Grant(ctx, r.Client, r.Live, leaseaccess.OfLock(s.Lock), sets.List(accounts))
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	return err
 }

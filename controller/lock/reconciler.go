@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,8 +35,20 @@ const (
 	reasonTooManyPods = "TooManyPods"
 	// tooLargePoll is how often to look whether there are fewer.
 	tooLargePoll = 10 * time.Second
+	// stoppingPoll is how often to check what the deletion of a lock waits for, for changes that no watch reports.
+	stoppingPoll = 5 * time.Second
 	// refusedPoll is how often to try to create a PodDisruptionBudget that the API server rejects.
 	refusedPoll = 10 * time.Second
+)
+
+// Reasons of the events.
+const (
+	// eventTenureEnding: the tenure of the writer ends. The note has the cause.
+	eventTenureEnding = "TenureEnding"
+	// eventTenureGranted: another pod becomes the writer. The note has the proof for the last writer.
+	eventTenureGranted = "TenureGranted"
+	// eventAttestationRefused: why an attestation is refused.
+	eventAttestationRefused = "AttestationRefused"
 )
 
 // Reconciler reconciles StatefulSetLocks.
@@ -118,6 +131,39 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{RequeueAfter: plan.Requeue}, apply.DeleteBudget(ctx, r.Client, own, found, plan.Budget)
 }
 
+// finalize removes the labels and finalizers that the lock added to its pods, and then the finalizer of the lock. Its Lease
+// and its PodDisruptionBudget are garbage-collected. The pods keep running. finalize waits for a terminating writer.
+func (r *Reconciler) finalize(ctx context.Context, lock *v1.StatefulSetLock) (ctrl.Result, error) {
+	if !controllerutil.ContainsFinalizer(lock, v1.PolicyFinalizer) {
+		return ctrl.Result{}, nil
+	}
+	switch installed := r.Injection.Condition(lock); installed.Reason {
+	case injection.Removed:
+	case injection.NotRemoved:
+		return ctrl.Result{RequeueAfter: stoppingPoll}, r.reportDeletionWaits(ctx, lock, "the StatefulSetLock can't be removed yet: can't "+installed.Message)
+	default: // a change of the condition enqueues the lock
+		return ctrl.Result{RequeueAfter: stoppingPoll}, nil
+	}
+	snapshot, err := r.observer().ObserveLock(ctx, lock)
+	if tooLarge, ok := errors.AsType[*observe.TooLargeError](err); ok {
+		return ctrl.Result{RequeueAfter: tooLargePoll}, r.reportDeletionWaits(ctx, lock, tooLarge.Error())
+	} else if err != nil {
+		return ctrl.Result{}, fmt.Errorf("read the state of StatefulSetLock %s: %w", client.ObjectKeyFromObject(lock), err)
+	}
+	plan, message := tenure.Finalize(snapshot)
+	err = r.execute(ctx, snapshot, plan)
+	if err == nil && message != "" {
+		return ctrl.Result{RequeueAfter: stoppingPoll}, r.reportDeletionWaits(ctx, lock, message)
+	}
+	if err == nil {
+		err = client.IgnoreNotFound(apply.RemoveFinalizer(ctx, r.Client, owner.StatefulSetLock.Kind, lock, v1.PolicyFinalizer))
+	}
+	if r.mustReport(ctx, lock, err) {
+		err = errors.Join(err, r.reportDeletionWaits(ctx, lock, "the StatefulSetLock can't be removed yet: can't "+apply.ErrorText(err)))
+	}
+	return ctrl.Result{}, err
+}
+
 func (r *Reconciler) observer() observe.Observer {
 	return observe.Observer{Client: r.Client, Live: r.Live, Silent: r.silent}
 }
@@ -153,6 +199,13 @@ func (r *Reconciler) reportStalled(ctx context.Context, lock *v1.StatefulSetLock
 	return r.writeStatus(ctx, stored, lock)
 }
 
+// reportDeletionWaits reports what the deletion waits for.
+func (r *Reconciler) reportDeletionWaits(ctx context.Context, lock *v1.StatefulSetLock, message string) error {
+	stored := lock.DeepCopy()
+	lock.Status.Message = message
+	return r.writeStatus(ctx, stored, lock)
+}
+
 // writeStatus writes the status if it has changed, and reports the change.
 func (r *Reconciler) writeStatus(ctx context.Context, stored, lock *v1.StatefulSetLock) error {
 	apply.CutMessages(&lock.Status.Message, lock.Status.Conditions)
@@ -173,4 +226,32 @@ func (r *Reconciler) record(ctx context.Context, stored, lock *v1.StatefulSetLoc
 	lock.Status = *status // the stored times are rounded
 	r.announce(ctx, &stored.Status, lock)
 	return nil
+}
+
+// announce reports a change of the status by events and log lines.
+func (r *Reconciler) announce(ctx context.Context, before *v1.StatefulSetLockStatus, lock *v1.StatefulSetLock) {
+	was, is := before.LastTransition, lock.Status.LastTransition
+	if is != nil && is.To == "" && is.From != "" && (was == nil || was.FromUID != is.FromUID || was.To != "") {
+		r.emit(ctx, lock, corev1.EventTypeNormal, eventTenureEnding, fmt.Sprintf("the tenure of pod %s as the writer ends (cause %s)", is.From, is.Cause))
+	}
+	if lock.Status.Epoch > before.Epoch && lock.Status.WriterPod != "" {
+		note := fmt.Sprintf("pod %s becomes the writer with epoch %d (cause %s)", lock.Status.WriterPod, lock.Status.Epoch, is.Cause)
+		if is.Proof != "" {
+			note += fmt.Sprintf(". The tenure of pod %s has ended with proof %s", is.From, is.Proof)
+		}
+		r.emit(ctx, lock, corev1.EventTypeNormal, eventTenureGranted, note)
+	}
+	if c := meta.FindStatusCondition(lock.Status.Conditions, v1.ConditionError); c != nil && c.Status == metav1.ConditionTrue && !meta.IsStatusConditionTrue(before.Conditions, v1.ConditionError) {
+		r.emit(ctx, lock, corev1.EventTypeWarning, c.Reason, c.Message)
+	}
+	if c := meta.FindStatusCondition(lock.Status.Conditions, v1.ConditionEvictionBlocked); c != nil && c.Reason == apply.BudgetRefused {
+		if was := meta.FindStatusCondition(before.Conditions, v1.ConditionEvictionBlocked); was == nil || was.Reason != c.Reason {
+			r.emit(ctx, lock, corev1.EventTypeWarning, c.Reason, c.Message)
+		}
+	}
+}
+
+func (r *Reconciler) emit(ctx context.Context, lock *v1.StatefulSetLock, eventType, reason, note string) {
+	ctrl.LoggerFrom(ctx).Info(note, "reason", reason)
+	r.Recorder.Eventf(lock, nil, eventType, reason, "Lock", "%s", apply.CutNote(note))
 }

@@ -58,8 +58,8 @@ func Decide(s Snapshot, now time.Time) Plan {
 func (d *decision) do(steps ...Step) { d.plan.Steps = append(d.plan.Steps, steps...) }
 
 // found sets the outcome, and the message that says what the outcome means here.
-func (d *decision) found(outcome Outcome, message string) {
-	d.plan.Outcome, d.message = outcome, message
+func (d *decision) found(outcome Outcome, format string, args ...any) {
+	d.plan.Outcome, d.message = outcome, fmt.Sprintf(format, args...)
 }
 
 // requeueIn decides again after the delay, or earlier.
@@ -78,12 +78,14 @@ func (d *decision) left(duration time.Duration, since time.Time) time.Duration {
 
 // refuse reports why the lock must not change anything. It returns false if nothing forbids that.
 func (d *decision) refuse() bool {
-	older := OlderLock(d.Lock, d.Others)
+	older, spec, namespace := OlderLock(d.Lock, d.Others), &d.Lock.Spec, d.Lock.Namespace
 	switch {
 	case older != "":
-		d.found(SecondLock, d.secondLockMessage(older))
+		d.found(SecondLock, "StatefulSetLock %s already labels the pods of StatefulSet %s, and this lock changes nothing. "+
+			"Delete one of the two: kubectl delete ssl -n %s %s", older, spec.StatefulSetName, namespace, d.Lock.Name)
 	case d.Lease.Object != nil && !d.ownsLease():
-		d.found(ForeignLease, d.foreignLeaseMessage())
+		d.found(ForeignLease, "Lease %s exists, and this lock does not control the Lease, so this lock changes nothing. If nothing needs the Lease, "+
+			"delete it: kubectl delete lease -n %s %[1]s. Otherwise, recreate the lock with another spec.leaseName", spec.LeaseName, namespace)
 	default:
 		return false
 	}
@@ -109,8 +111,12 @@ func (d *decision) createLease() bool {
 	if d.Lease.Object != nil {
 		return false
 	}
-	d.do(CreateLease{Held: d.unknownTerm()})
-	d.found(NoLease, d.noLeaseMessage())
+	step := CreateLease{}
+	if slices.ContainsFunc(d.pods, func(p *pod) bool { return p.prepared }) {
+		step.Held = d.longestDuration() // the earlier Lease may have named any pod, also one whose object does not exist any more
+	}
+	d.do(step)
+	d.found(NoLease, "creating Lease %s", d.Lock.Spec.LeaseName)
 	d.requeueIn(0)
 	return true
 }
@@ -127,8 +133,9 @@ func (d *decision) adopt() bool {
 			epoch, name, uid = p.began, p.Name, p.UID
 		}
 	}
-	if p := d.labelledBefore(); epoch == 0 && p != nil {
-		epoch, name, uid = 1, p.Name, p.UID
+	// Another operator can have labelled a pod before, for example until a migration.
+	if i := slices.IndexFunc(d.pods, func(p *pod) bool { return p.member && p.labelled }); epoch == 0 && i >= 0 {
+		epoch, name, uid = 1, d.pods[i].Name, d.pods[i].UID
 	}
 	if epoch == d.status.Epoch {
 		return false
@@ -143,23 +150,14 @@ func (d *decision) adopt() bool {
 		adopted = nil // a late controller may be about to label it for another tenure
 	}
 	d.overtakeLostRecord(adopted)
-	now := metav1.NewMicroTime(d.now)
-	d.status.LastTransition = &v1.TenureTransition{Cause: v1.TenureAdopted, To: d.status.WriterPod, Started: &now}
+	d.status.LastTransition = &v1.TenureTransition{Cause: v1.TenureAdopted, To: d.status.WriterPod, Started: d.microTime()}
 	d.do(Record{})
-	d.found(Adopted, d.adoptedMessage())
+	d.found(Adopted, "the Lease or a pod shows epoch %d of pod %s, which the status did not have", epoch, d.status.WriterPod)
 	d.requeueIn(0)
 	return true
 }
 
-// labelledBefore returns the pod that has the label of a writer although no lock has labelled a pod, for example after a
-// migration from another operator. Nil: there is none.
-func (d *decision) labelledBefore() *pod {
-	i := slices.IndexFunc(d.pods, func(p *pod) bool { return p.member && p.labelled })
-	if i < 0 {
-		return nil
-	}
-	return d.pods[i]
-}
+func (d *decision) microTime() *metav1.MicroTime { return new(metav1.NewMicroTime(d.now)) }
 
 // recordWriter sets the record. The pod is nil if there is no writer.
 func (d *decision) recordWriter(p *pod, epoch int64) {
@@ -173,7 +171,7 @@ func (d *decision) recordWriter(p *pod, epoch int64) {
 func (d *decision) labelReaders() {
 	for _, p := range d.pods {
 		if p.UID != d.status.WriterPodUID && (p.Labels[v1.StsRoleLabel] != v1.StsRoleReader || p.Labels[v1.LockLabel] != d.Lock.Name) {
-			d.do(LabelReader{Pod: refOf(p), Version: versionOf(p), Ends: max(p.began, p.ended)})
+			d.do(LabelReader{Pod: refOf(p), Ends: max(p.began, p.ended)})
 		}
 	}
 }
@@ -186,7 +184,7 @@ func (d *decision) overtakeLostRecord(writer *pod) {
 	d.do(Confirm{}) // otherwise a controller that reads the lock too early ends the tenure that it missed
 	for _, p := range d.pods {
 		if p != writer {
-			d.do(LabelReader{Pod: refOf(p), Version: versionOf(p), Ends: epoch})
+			d.do(LabelReader{Pod: refOf(p), Ends: epoch})
 		}
 	}
 }
@@ -203,7 +201,7 @@ func (d *decision) unprotectReaders() {
 // unprotect removes the finalizer from a pod. The finalizer of a pod of a StatefulSingleton belongs to the StatefulSingleton.
 func (d *decision) unprotect(p *pod) {
 	if p.protected() && p.Labels[v1.SingletonLabel] == "" {
-		d.do(Unprotect{Pod: refOf(p), Version: versionOf(p)})
+		d.do(Unprotect{Pod: refOf(p)})
 	}
 }
 
@@ -214,11 +212,12 @@ func (d *decision) takeAttestation() {
 	switch {
 	case uid == "":
 	case uid != last:
-		d.do(TakeAttestation{uid, d.notAwaitedMessage(uid)})
+		d.do(TakeAttestation{uid, fmt.Sprintf("annotation %s=%s is ignored: the lock waits for no pod with this uid", v1.AttestAnnotation, uid)})
 	case uid != d.status.WriterPodUID:
 		d.do(TakeAttestation{UID: uid})
 	case w != nil && !(proof.Going(w.Pod) && proof.Attestable(w.Pod, d.Nodes[w.Spec.NodeName])):
-		d.do(TakeAttestation{uid, d.notAttestableMessage()})
+		d.do(TakeAttestation{uid, fmt.Sprintf("annotation %s=%s is ignored: pod %s is not terminating, or its kubelet can still report that the pod "+
+			"has terminated. Delete the pod: kubectl delete pod -n %s %[3]s", v1.AttestAnnotation, uid, w.Name, d.Lock.Namespace)})
 	}
 }
 
@@ -228,36 +227,34 @@ func (d *decision) withoutWriter() {
 	case d.leaseBlocks():
 		d.awaitLease()
 	case d.next != nil:
-		if last := d.status.LastTransition; last == nil || last.To != "" {
+		t := d.status.LastTransition // from a writer whose tenure has ended
+		if t == nil || t.To != "" {
 			d.overtakeLostRecord(d.next)
+			t = &v1.TenureTransition{Cause: v1.TenureCreated, Started: d.microTime()}
 		}
-		d.grant(d.next, d.nextTransition())
+		d.grant(d.next, t)
 	case d.StatefulSet == nil:
-		d.found(NoStatefulSet, d.noStatefulSetMessage())
+		d.found(NoStatefulSet, "StatefulSet %s does not exist. The lock waits until its first pod is Ready, which becomes the writer. "+
+			"To show the StatefulSets, run: kubectl get statefulsets -n %s", d.Lock.Spec.StatefulSetName, d.Lock.Namespace)
 	default:
-		d.found(NoReadyPod, d.noReadyPodMessage())
+		d.found(NoReadyPod, "%s", d.noReadyPodMessage())
 	}
 }
 
 // withWriter ends the tenure of the writer if there is a cause.
 func (d *decision) withWriter() {
-	cause := d.cause()
-	switch {
-	case d.writer == nil:
+	if d.writer == nil {
 		d.writerRemoved()
-	case cause == "":
-		d.keep()
-	default:
+	} else if cause := d.cause(); cause != "" {
 		d.end(cause)
+	} else {
+		d.keep()
 	}
 }
 
 // cause returns why the tenure of the writer ends. Empty: it does not end.
 func (d *decision) cause() v1.TenureCause {
 	w, last := d.writer, d.status.LastTransition
-	if w == nil {
-		return v1.TenureDeletion
-	}
 	switch {
 	case w.ended >= d.status.Epoch && last != nil && last.FromUID == w.UID && last.To == "":
 		return last.Cause
@@ -348,15 +345,18 @@ func (d *decision) end(cause v1.TenureCause) {
 	proven, by := d.proofOf(w), d.endsBy(w)
 	switch {
 	case w.labelled || w.ended < d.status.Epoch:
-		d.do(LabelReader{Pod: refOf(w), Version: versionOf(w), Ends: d.status.Epoch})
-		d.found(LabelRemoved, d.labelRemovedMessage(cause))
+		d.do(LabelReader{Pod: refOf(w), Ends: d.status.Epoch})
+		d.found(LabelRemoved, "the tenure of pod %s ends (cause %s)", w.Name, cause)
 		d.requeueIn(0)
-	case d.retriesLater(cause, t):
-		d.found(StartFailed, d.startFailedMessage())
+	case cause == v1.TenureRelease && d.neverStarted() && d.left(retryDelay, t.Started.Time) > 0:
+		// If a hook fails in each pod, the pods must not become the writer in quick succession for ever.
+		d.found(StartFailed, "pod %s gave up its tenure before it was the writer: its main process or its promote hook has failed. "+
+			"The next attempt follows after %s. To show why, run: kubectl logs -n %s %[1]s --all-containers --tail=50", w.Name, retryDelay, w.Namespace)
 	case proven != "":
 		d.succeed(proven)
 	case d.Serving && cause != v1.TenureExpiry && d.left(servingPatience, t.Started.Time) > 0:
-		d.found(AwaitingEndpoints, d.awaitingEndpointsMessage())
+		d.found(AwaitingEndpoints, "pod %s is no longer the writer. The controller waits at most %s until EndpointSlices of Services for the writer "+
+			"no longer list the pod", w.Name, servingPatience)
 		d.requeueIn(servingPoll)
 	case by == v1.LockFencingNone:
 		d.succeed("")
@@ -367,18 +367,11 @@ func (d *decision) end(cause v1.TenureCause) {
 	}
 }
 
-// retriesLater returns true for some time after a pod has released the Lease without ever being the writer. If a hook
-// fails in each pod, the pods must not become the writer in quick succession for ever.
-func (d *decision) retriesLater(cause v1.TenureCause, t *v1.TenureTransition) bool {
-	return cause == v1.TenureRelease && d.neverStarted() && d.left(retryDelay, t.Started.Time) > 0
-}
-
 // beginTransition returns the transition from the writer, which begins now unless it has begun.
 func (d *decision) beginTransition(cause v1.TenureCause) *v1.TenureTransition {
 	last := d.status.LastTransition
 	if last == nil || last.FromUID != d.status.WriterPodUID || last.To != "" {
-		now := metav1.NewMicroTime(d.now)
-		d.status.LastTransition = &v1.TenureTransition{From: d.status.WriterPod, FromUID: d.status.WriterPodUID, Cause: cause, Started: &now}
+		d.status.LastTransition = &v1.TenureTransition{From: d.status.WriterPod, FromUID: d.status.WriterPodUID, Cause: cause, Started: d.microTime()}
 	}
 	return d.status.LastTransition
 }
@@ -392,7 +385,7 @@ func (d *decision) terminate() {
 	} else {
 		d.needsPerson = proof.Attestable(w.Pod, d.Nodes[w.Spec.NodeName])
 	}
-	d.found(WriterStopping, d.stoppingMessage(w))
+	d.found(WriterStopping, "%s", d.stoppingMessage(w))
 }
 
 // protect adds the finalizer to a pod with a tenure if only its termination ends the tenure, and removes it otherwise.
@@ -402,7 +395,7 @@ func (d *decision) protect(p *pod) {
 	case !terminates:
 		d.unprotect(p)
 	case !p.protected():
-		d.do(Protect{Pod: refOf(p), Version: versionOf(p)})
+		d.do(Protect{Pod: refOf(p)})
 	}
 }
 
@@ -417,15 +410,14 @@ func (d *decision) writerRemoved() {
 		d.revokeLease()
 	default:
 		d.needsPerson = true
-		d.found(WriterLost, d.lostMessage())
+		d.found(WriterLost, "%s", d.lostMessage())
 	}
 }
 
 // succeed records that the tenure of the writer has ended, and gives the next pod a tenure.
 func (d *decision) succeed(proven v1.Proof) {
-	now := metav1.NewMicroTime(d.now)
 	t, old := d.status.LastTransition, d.writer
-	t.Proof, t.Ended = proven, &now
+	t.Proof, t.Ended = proven, d.microTime()
 	blocked := d.next != nil && d.leaseBlocks()
 	if blocked {
 		d.awaitLease()
@@ -435,22 +427,12 @@ func (d *decision) succeed(proven v1.Proof) {
 	} else {
 		d.recordWriter(nil, d.status.Epoch)
 		d.do(Record{})
-		d.found(TenureEnded, d.endedMessage(t))
+		d.found(TenureEnded, "the tenure of pod %s has ended, and no other pod can become the writer yet", t.From)
 		d.requeueIn(0)
 	}
 	if old != nil && old != d.next {
 		d.unprotect(old)
 	}
-}
-
-// nextTransition continues the transition from a writer whose tenure has ended, or begins a transition without an old
-// writer.
-func (d *decision) nextTransition() *v1.TenureTransition {
-	if last := d.status.LastTransition; last != nil && last.To == "" {
-		return last
-	}
-	now := metav1.NewMicroTime(d.now)
-	return &v1.TenureTransition{Cause: v1.TenureCreated, Started: &now}
 }
 
 // nextEpoch returns an epoch that is later than that of every tenure that has ended or was about to end. If an epoch were
@@ -472,14 +454,9 @@ func (d *decision) grant(p *pod, t *v1.TenureTransition) {
 	d.do(Record{})
 	d.nameInLease(p)
 	if !p.fenced { // a fenced pod first says that it is the writer
-		d.label(p)
+		d.do(LabelWriter{Pod: refOf(p), Epoch: d.status.Epoch})
 	}
-	d.found(Granted, d.grantedMessage(p))
-}
-
-// label labels the recorded writer.
-func (d *decision) label(p *pod) {
-	d.do(LabelWriter{Pod: refOf(p), Version: versionOf(p), Epoch: d.status.Epoch})
+	d.found(Granted, grantedMessage, p.Name, d.status.Epoch)
 }
 
 // keep completes the grant of the writer's tenure, and renews its Lease.
@@ -500,25 +477,25 @@ func (d *decision) keep() {
 	switch {
 	case labelled:
 	case writing:
-		d.label(w)
-		d.found(Granted, d.grantedMessage(w))
+		d.do(LabelWriter{Pod: refOf(w), Epoch: d.status.Epoch})
+		d.found(Granted, grantedMessage, w.Name, d.status.Epoch)
 		return
 	default:
-		d.found(Granted, d.startingMessage())
+		d.found(Granted, "pod %s has epoch %d. It becomes the writer when its main processes have started as the writer, or the promote hook "+
+			"has succeeded", w.Name, d.status.Epoch)
 		return
 	}
-	d.followLabel()
-	if w.ready() {
-		d.found(WriterReady, d.readyMessage())
-	} else {
-		d.found(WriterNotReady, d.notReadyMessage())
+	if t := d.status.LastTransition; t != nil && t.To == w.Name && t.Labelled == nil {
+		t.Labelled = d.microTime()
 	}
-}
-
-// followLabel records when the new writer got its label.
-func (d *decision) followLabel() {
-	if t := d.status.LastTransition; t != nil && t.To == d.writer.Name && t.Labelled == nil {
-		t.Labelled = new(metav1.NewMicroTime(d.now))
+	switch {
+	case w.ready():
+		d.found(WriterReady, "pod %s is the writer with epoch %d", w.Name, d.status.Epoch)
+	case d.next == nil || d.next == w:
+		d.found(WriterNotReady, "the writer, pod %s, is unready, and no other pod can become the writer", w.Name)
+	default:
+		d.found(WriterNotReady, "the writer, pod %s, is unready. If it stays unready for spec.failoverDelaySeconds (%d), pod %s becomes the writer",
+			w.Name, d.Lock.Spec.FailoverDelaySeconds, d.next.Name)
 	}
 }
 
@@ -528,32 +505,18 @@ func (d *decision) candidate(except *pod) *pod {
 	if len(able) == 0 {
 		return nil
 	}
+	later, lastAttempt := map[bool]int{true: 1}, func(*pod) int64 { return 0 }
+	if d.hasJustFailed() { // each pod is tried before a pod is tried again
+		lastAttempt = func(p *pod) int64 { return max(p.began, p.ended) }
+	}
 	return slices.MinFunc(able, func(a, b *pod) int {
 		return cmp.Or(
-			compareBool(a.drained != "", b.drained != ""),
-			compareBool(d.distrusted(a), d.distrusted(b)),
-			d.compareAttempts(a, b),
-			compareBool(a.outdated, b.outdated),
+			cmp.Compare(later[a.drained != ""], later[b.drained != ""]),
+			cmp.Compare(later[d.distrusted(a)], later[d.distrusted(b)]),
+			cmp.Compare(lastAttempt(a), lastAttempt(b)),
+			cmp.Compare(later[a.outdated], later[b.outdated]),
 			cmp.Compare(a.ordinal, b.ordinal))
 	})
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
-}
-
-// compareAttempts prefers the pod whose last attempt is longer ago, while a failure is recent. So each pod is tried.
-func (d *decision) compareAttempts(a, b *pod) int {
-	if !d.hasJustFailed() {
-		return 0
-	}
-	return cmp.Compare(max(a.began, a.ended), max(b.began, b.ended))
 }
 
 // hasJustFailed returns true if the last change began with a failure of the writer, not long ago.

@@ -5,21 +5,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injected"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
-// fence says whether the pod is a writer only while it holds the Lease of the lock. The field spec.fencing does not matter,
-// because it applies only to new pods.
-func (p *pod) fence(lock *v1.StatefulSetLock) {
-	p.prepared = p.Annotations[v1.FencingAnnotation] == string(v1.FencingLease)
-	p.duration, p.notFenced = fencedBy(p.Pod, lock)
-	p.fenced = p.notFenced == ""
-}
-
 // fencedBy returns the duration of the Lease in the pod's sidecar. The problem says why the pod is not fenced by the Lease of
-// the lock. It is empty if the pod is fenced.
+// the lock. It is empty if the pod is fenced. The field spec.fencing does not matter, because it applies only to new pods.
 func fencedBy(p *corev1.Pod, lock *v1.StatefulSetLock) (duration time.Duration, problem string) {
 	if problem := injected.NotFenceable(p); problem != "" {
 		return 0, problem
@@ -68,4 +62,38 @@ func (d *decision) recordedEndsBy() v1.LockFencing {
 		return v1.LockFencingNone
 	}
 	return v1.LockFencingTermination
+}
+
+// proofOf returns the proof that the tenure of the writer has ended. Empty: there is no proof.
+func (d *decision) proofOf(p *pod) v1.Proof {
+	if proven := d.leaseProof(); proven != "" && p.UID == d.status.WriterPodUID {
+		return proven
+	}
+	node := d.Nodes[p.Spec.NodeName]
+	switch {
+	case !proof.Going(p.Pod):
+		return ""
+	case p.Spec.NodeName == "" && p.DeletionTimestamp != nil:
+		return v1.ProofNeverSignalled
+	case proof.KubeletReported(p.Pod, proof.Containers(p.Pod)...):
+		return v1.ProofKubeletReported
+	case proof.OutOfService(node):
+		return v1.ProofNodeOutOfService
+	case d.attested(p.UID) && proof.Attestable(p.Pod, node):
+		return v1.ProofAttested
+	}
+	return ""
+}
+
+// proofOfRemoved returns the proof for a recorded writer whose object does not exist. An unfenced writer had the finalizer, so
+// the missing object proves nothing.
+func (d *decision) proofOfRemoved() v1.Proof {
+	if d.attested(d.status.WriterPodUID) {
+		return v1.ProofAttested
+	}
+	return d.leaseProof()
+}
+
+func (d *decision) attested(uid types.UID) bool {
+	return uid != "" && d.Lock.Annotations[v1.AttestAnnotation] == string(uid)
 }

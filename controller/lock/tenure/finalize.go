@@ -34,7 +34,7 @@ func Finalize(s Snapshot) (plan Plan, message string) {
 	}
 	for _, p := range free {
 		if p.UID != s.Lock.Status.WriterPodUID || message == "" {
-			d.do(Forget{Pod: refOf(p), Version: versionOf(p), Ends: max(p.ended, d.status.Epoch), Unprotect: p.Labels[v1.SingletonLabel] == ""})
+			d.do(Forget{Pod: refOf(p), Ends: max(p.ended, d.status.Epoch), Unprotect: p.Labels[v1.SingletonLabel] == ""})
 		}
 	}
 	d.plan.Status = *d.status

@@ -1,7 +1,6 @@
 package tenure
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -72,7 +71,7 @@ func holderOf(p *pod) string {
 // isNamed returns true if the Lease names the recorded writer with its epoch.
 func (d *decision) isNamed() bool {
 	is := d.inLease()
-	return d.Lease.Holder() == holderOf(d.writer) && is.writer == refOf(d.writer) && is.epoch == d.status.Epoch
+	return d.Lease.Holder() == holderOf(d.writer) && is.writer.UID == d.writer.UID && is.epoch == d.status.Epoch
 }
 
 // isWriting returns true if the recorded writer is the writer. A fenced pod says so in the Lease.
@@ -83,9 +82,9 @@ func (d *decision) isWriting() bool {
 // nameInLease names the recorded writer. It also renews the Lease of an unfenced writer. A fenced pod shows its epoch before.
 func (d *decision) nameInLease(p *pod) {
 	if p.fenced && p.began < d.status.Epoch {
-		d.do(MarkTenure{Pod: refOf(p), Version: versionOf(p), Epoch: d.status.Epoch})
+		d.do(MarkTenure{Pod: refOf(p), Epoch: d.status.Epoch})
 	}
-	step := WriteLease{Version: d.leaseVersion(), Holder: holderOf(p), Writer: p.UID, Epoch: d.status.Epoch, Duration: p.duration}
+	step := WriteLease{Holder: holderOf(p), Writer: p.UID, Epoch: d.status.Epoch, Duration: p.duration}
 	if !p.fenced {
 		step.Renew, step.Duration = true, leaseDuration(d.Lock)
 		d.requeueIn(renewalPeriod(d.Lock))
@@ -100,21 +99,10 @@ func (d *decision) renewalIsDue() bool {
 	return !d.writer.fenced && (renewed == nil || d.left(renewalPeriod(d.Lock), renewed.Time) <= 0)
 }
 
-// unknownTerm returns how long a pod that an earlier Lease named can be the writer. 0: no pod follows a Lease. If one does, any pod may
-// have been named, also a pod whose object does not exist any more.
-func (d *decision) unknownTerm() time.Duration {
-	if !slices.ContainsFunc(d.pods, func(p *pod) bool { return p.prepared }) {
-		return 0
-	}
-	return d.longestDuration()
-}
-
 // isHeld returns true if no pod can get the Lease before it expires. CreateLease makes it so.
 func (d *decision) isHeld() bool {
 	return d.inLease().epoch == 0 && d.Lease.Object.Spec.RenewTime != nil && !d.leaseExpired()
 }
-
-func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.ResourceVersion) }
 
 // leaseProof returns the proof of the Lease that the recorded tenure has ended. Empty: there is no proof. The name of an
 // unfenced writer is never removed.
@@ -129,19 +117,22 @@ func (d *decision) leaseProof() v1.Proof {
 	return v1.ProofLeaseReleased
 }
 
-// longestDuration returns the longest duration of the lock and the pods.
+// longestDuration returns the longest duration of the Lease, the lock and the pods.
 func (d *decision) longestDuration() time.Duration {
 	longest := leaseDuration(d.Lock)
+	if d.Lease.Object != nil {
+		longest = max(longest, leases.DurationOf(d.Lease.Object))
+	}
 	for _, p := range d.pods {
 		longest = max(longest, p.duration)
 	}
 	return longest
 }
 
-// leaseExpired returns true if the Lease has not been renewed for the longest duration of the Lease, the lock and the pods.
-// If a renewal is overdue, it decides again when the Lease expires.
+// leaseExpired returns true if the Lease has not been renewed for the longest duration. If a renewal is overdue, it decides again
+// when the Lease expires.
 func (d *decision) leaseExpired() bool {
-	left := max(d.longestDuration(), leases.DurationOf(d.Lease.Object)) - d.Lease.Silent
+	left := d.longestDuration() - d.Lease.Silent
 	if d.Lease.Overdue() {
 		d.requeueIn(left)
 	}
@@ -151,30 +142,34 @@ func (d *decision) leaseExpired() bool {
 // revokeLease ends the tenure of a fenced writer. It also does so if the object of the writer does not exist.
 func (d *decision) revokeLease() {
 	is, uid := d.inLease(), d.status.WriterPodUID
-	empty := WriteLease{Version: d.leaseVersion(), Writer: uid, Epoch: d.status.Epoch}
-	d.found(TenureRevoked, d.revokedMessage())
+	d.found(TenureRevoked, "pod %s must end its tenure. Another pod becomes the writer after Lease %s was released, or after it has expired",
+		d.status.WriterPod, d.Lock.Spec.LeaseName)
 	names := is.fenced && is.writer.UID == uid
 	switch {
 	case d.leaseBlocks():
 		d.awaitLease()
 	case d.leaseExpired():
 		// Also if the Lease was deleted and created again: the pod could not renew the old one.
-		empty.Expired = uid
-		d.do(empty)
-		d.found(LeaseTaken, d.leaseTakenMessage(d.status.WriterPod))
-		d.requeueIn(0)
+		d.takeLease(PodRef{Name: d.status.WriterPod, UID: uid}, d.status.Epoch)
 	case !names && 0 < is.epoch && is.epoch < d.status.Epoch:
 		// The Lease has never named the writer. A late controller that is about to name it fails after this write.
-		d.do(empty)
+		d.do(WriteLease{Writer: uid, Epoch: d.status.Epoch})
 		d.requeueIn(0)
 	case names && is.revoked < is.epoch:
 		d.revoke(is)
 	}
 }
 
+// takeLease takes the Lease, which has expired, from a pod.
+func (d *decision) takeLease(from PodRef, epoch int64) {
+	d.do(WriteLease{Writer: from.UID, Epoch: epoch, Expired: from.UID})
+	d.found(LeaseTaken, "Lease %s has expired: pod %s did not renew it", d.Lock.Spec.LeaseName, from.Name)
+	d.requeueIn(0)
+}
+
 // revoke tells the holder of the Lease to end its tenure.
 func (d *decision) revoke(is inLease) {
-	d.do(WriteLease{Version: d.leaseVersion(), Holder: d.Lease.Holder(), Writer: is.writer.UID, Epoch: is.epoch, Revoked: is.epoch})
+	d.do(WriteLease{Holder: d.Lease.Holder(), Writer: is.writer.UID, Epoch: is.epoch, Revoked: is.epoch})
 }
 
 // leaseBlocks returns true if the Lease is held, or names a fenced pod that is not the recorded writer. The pod can be a writer
@@ -191,15 +186,15 @@ func (d *decision) awaitLease() {
 	is := d.inLease()
 	switch {
 	case d.isHeld():
-		d.found(LeaseHeld, d.heldMessage())
+		d.found(LeaseHeld, "Lease %s was created again, so a pod that the Lease before named may still be the writer. Another pod becomes the writer "+
+			"after the new Lease has expired, at the latest %s after its creation", d.Lock.Spec.LeaseName, d.longestDuration())
 		return
 	case d.leaseExpired():
-		d.do(WriteLease{Version: d.leaseVersion(), Writer: is.writer.UID, Epoch: is.epoch, Expired: is.writer.UID})
-		d.found(LeaseTaken, d.leaseTakenMessage(is.writer.Name))
-		d.requeueIn(0)
+		d.takeLease(is.writer, is.epoch)
 		return
 	case is.revoked < is.epoch:
 		d.revoke(is)
 	}
-	d.found(LeaseHeld, d.leaseHeldMessage(is.writer.Name))
+	d.found(LeaseHeld, "Lease %s names pod %s, which status does not have. Another pod becomes the writer after the Lease was released, "+
+		"or after it has expired", d.Lock.Spec.LeaseName, is.writer.Name)
 }

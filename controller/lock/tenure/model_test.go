@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,7 +31,7 @@ const (
 type world struct {
 	record record
 	// attested is the pod of which a person attests the termination.
-	attested attested
+	attested id
 	pods     [maxSlots]podState
 	// left are processes of pods whose objects were removed, on nodes that do not answer.
 	left        [maxSlots]orphans
@@ -43,23 +42,24 @@ type world struct {
 	deletions, faults uint8
 }
 
+// id is a pod by its number, from 1, and its incarnation. 0: no pod.
+type id struct{ pod, life uint8 }
+
 // record is the stored record, or the record that a controller read.
 type record struct {
-	// writer is the number of the recorded pod, from 1, and life is its incarnation.
-	writer, life, epoch uint8
-	// from and fromLife are the old writer of a change that is in progress, from 1.
-	from, fromLife uint8
+	writer id
+	epoch  uint8
+	// from is the old writer of a change that is in progress.
+	from id
 }
-
-// attested is a pod by its number, from 1, and its incarnation. 0: no attestation.
-type attested struct{ pod, life uint8 }
 
 type leaseState struct {
 	exists bool
 	// named is true if the Lease names a pod, and fenced if that pod is fenced.
 	named, fenced bool
-	// writer is the number of the pod that the Lease names, or named last, from 1, and life is its incarnation.
-	writer, life, epoch uint8
+	// writer is the pod that the Lease names, or named last.
+	writer id
+	epoch  uint8
 	// revoked and writing are epochs in annotations.
 	revoked, writing uint8
 	// expired is true if the Lease was taken from the writer.
@@ -128,7 +128,7 @@ type controllerState struct {
 	stage stage
 	read  record
 	// attested is part of what the controller read.
-	attested attested
+	attested id
 	// The objects that another client has written since the controller read or wrote them.
 	staleRecord, staleLease bool
 	stalePods               uint8
@@ -145,7 +145,7 @@ type planState struct {
 // view is the input of a decision.
 type view struct {
 	record   record
-	attested attested
+	attested id
 	pods     [maxSlots]podState
 	nodes    [maxNodes]nodeState
 	lease    leaseState
@@ -193,15 +193,35 @@ func nodeOf(slot int) int { return slot % maxNodes }
 
 func podName(slot int) string { return fmt.Sprintf("db-%d", slot) }
 
-func uidOf(slot, life int) types.UID { return types.UID(fmt.Sprintf("%d-%d", slot, life)) }
+// ref returns what the API server knows about the pod.
+func (p id) ref() tenure.PodRef {
+	return tenure.PodRef{Name: podName(int(p.pod) - 1), UID: types.UID(fmt.Sprintf("%d-%d", p.pod-1, p.life))}
+}
 
-// wrote marks the pod as stale for all controllers except the writer. by is the controller that wrote, or -1.
-func (w *world) wrote(slot, by int) {
+// idOf returns the pod with the UID.
+func idOf(uid types.UID) id {
+	slot, life, _ := strings.Cut(string(uid), "-")
+	n, _ := strconv.Atoi(slot)
+	l, _ := strconv.Atoi(life)
+	return id{uint8(n) + 1, uint8(l)}
+}
+
+// others calls mark with the controllers that have read something, except the one that wrote. by is that controller, or -1.
+func (w *world) others(by int, mark func(*controllerState)) {
 	for c := range w.controllers {
-		if c != by && w.controllers[c].stage == planStage {
-			w.controllers[c].stalePods |= 1 << slot
+		if s := &w.controllers[c]; c != by && s.stage != idleStage {
+			mark(s)
 		}
 	}
+}
+
+// wrote marks the pod as stale for the other controllers.
+func (w *world) wrote(slot, by int) {
+	w.others(by, func(s *controllerState) {
+		if s.stage == planStage {
+			s.stalePods |= 1 << slot
+		}
+	})
 	p := &w.pods[slot]
 	if p.deleting && p.noGrace && !p.finalizer {
 		w.left[slot].tenured = w.left[slot].tenured || p.tenured && !p.over
@@ -213,15 +233,11 @@ func (w *world) wrote(slot, by int) {
 }
 
 func (w *world) wroteRecord(by int) {
-	for c := range w.controllers {
-		w.controllers[c].staleRecord = w.controllers[c].staleRecord || c != by && w.controllers[c].stage != idleStage
-	}
+	w.others(by, func(s *controllerState) { s.staleRecord = true })
 }
 
 func (w *world) wroteLease(by int) {
-	for c := range w.controllers {
-		w.controllers[c].staleLease = w.controllers[c].staleLease || c != by && w.controllers[c].stage == planStage
-	}
+	w.others(by, func(s *controllerState) { s.staleLease = s.staleLease || s.stage == planStage })
 }
 
 // latestEpoch returns the latest epoch of the record and of all pods.
@@ -233,159 +249,190 @@ func (w *world) latestEpoch() uint8 {
 	return last
 }
 
-// actionKind is the kind of an action. Its slot is a pod, a node or a controller.
-type actionKind uint8
+// action is something that can happen to a pod, to a node, to a controller or to the lock.
+type action struct {
+	name string
+	to   target
+	when condition
+	// can returns true if the action can happen, and do executes it.
+	can func(at) bool
+	do  func(at)
+}
+
+type target uint8
 
 const (
-	advanceAction actionKind = iota
-	crashAction
-	deleteAction
-	forceAction
-	stopAction
-	reportAction
-	recreateAction
-	attestAction
-	renewAction
-	promoteAction
-	writingAction
-	demoteAction
-	releaseAction
-	silenceAction
-	readyAction
-	failAction
-	delayAction
-	cutAction
-	notReadyAction
-	healAction
-	wipeAction
-	replaceAction
-	actionKinds
+	toController target = iota
+	toPod
+	toNode
+	toLock
 )
 
-var actionNames = [...]string{"controller", "crash of controller", "deletion of", "force deletion of", "end of the processes of", "report of the kubelet about",
-	"creation of", "attestation of the writer",
-	"renewal of the Lease by", "start of the writer in", "report of the writer in", "end of the writer in", "release of the Lease by", "expiry of the Lease of",
-	"change of Ready of", "failure of the writer in", "delayed renewals of", "cut of node", "node controller for node", "repair of node", "loss of the status", "deletion and creation of the lock"}
+// condition says when an action is possible at all: always, if a fault may still happen, with the fencing Lease, or both.
+type condition uint8
 
-// enabled returns true if the action can happen.
-func (m *model) enabled(w *world, kind actionKind, slot int) bool {
-	if kind == advanceAction {
-		return slot < m.controllers
-	}
-	if kind == crashAction {
-		return slot < m.controllers && w.controllers[slot].stage != idleStage && w.faults > 0
-	}
-	if kind == wipeAction {
-		return slot == 0 && w.faults > 0 && w.record != record{}
-	}
-	if kind == replaceAction { // otherwise the labels and annotations of pods have what the Lease has
-		return slot == 0 && w.faults > 0 && w.lease.exists && m.fencing == v1.LockFencingLease && !m.mutation.lockStays
-	}
-	if kind == attestAction { // true, and needed
-		writer := int(w.record.writer) - 1
-		return slot == 0 && m.fencing == v1.LockFencingTermination && w.attested == attested{} && writer >= 0 && m.podOf(w, tenure.PodRef{
-			Name: podName(writer), UID: uidOf(writer, int(w.record.life)),
-		}) == nil && !w.left[writer].tenured
-	}
-	if kind >= cutAction {
-		if slot >= maxNodes {
-			return false
-		}
-		n := w.nodes[slot]
-		switch kind {
-		case cutAction:
-			return !n.cut && w.faults > 0
-		case notReadyAction:
-			return n.notReady != n.cut
-		}
-		return n.cut
-	}
-	if slot >= m.slots {
-		return false
-	}
-	p, cut := &w.pods[slot], w.nodes[nodeOf(slot)].cut
-	if renewAction <= kind && kind <= silenceAction || kind == failAction || kind == delayAction {
-		return m.fencing == v1.LockFencingLease && m.gateCan(w, kind, slot)
-	}
-	switch kind {
-	case deleteAction:
-		return p.exists() && !p.deleting && w.deletions > 0
-	case forceAction:
-		return p.exists() && p.deleting && !p.noGrace && w.faults > 0
-	case stopAction:
-		return p.exists() && p.deleting && !p.over && !cut
-	case reportAction:
-		return p.exists() && p.over && !p.reported && !cut
-	case recreateAction:
-		return p.gone
-	case readyAction:
-		return p.exists() && !p.deleting && (p.ready && w.faults > 0 || !p.ready && !w.nodes[nodeOf(slot)].notReady && !cut)
-	}
-	return false
+const (
+	always condition = 0
+	fault  condition = 1 << iota
+	fenced
+)
+
+// at is the place of an action.
+type at struct {
+	m    *model
+	w    *world
+	slot int
+	p    *podState
+	node *nodeState
+	l    *leaseState
 }
 
-// holds returns true if the Lease names the pod, which exists.
-func (w *world) holds(slot int) bool {
-	p, l := &w.pods[slot], &w.lease
-	return p.exists() && l.named && l.fenced && int(l.writer) == slot+1 && l.life == p.life
+// wrote marks the pod as written by a client that is no controller.
+func (a at) wrote() { a.w.wrote(a.slot, -1) }
+
+// holds returns true if the Lease names the pod, which exists. reaches returns true if the pod also reaches the API server.
+func (a at) holds() bool {
+	return a.p.exists() && a.l.named && a.l.fenced && a.l.writer == id{uint8(a.slot) + 1, a.p.life}
 }
 
-// gateCan returns true if an action of a gate or of a sidecar can happen.
-func (m *model) gateCan(w *world, kind actionKind, slot int) bool {
-	p, l := &w.pods[slot], &w.lease
-	reaches := w.holds(slot) && !w.nodes[nodeOf(slot)].cut && !p.over // the pod reaches the API server
-	switch kind {
-	case renewAction:
-		return reaches && (l.silent || p.term < l.epoch && p.done < l.epoch)
-	case promoteAction:
-		return p.exists() && !p.over && p.writes == 0 && p.term > p.done
-	case writingAction:
-		return reaches && p.writes == l.epoch && l.writing != l.epoch
-	case demoteAction:
-		return p.writes > 0 && (p.deleting || reaches && (l.revoked >= p.writes || l.epoch != p.writes) || p.exists() && !w.nodes[nodeOf(slot)].cut && !w.holds(slot))
-	case releaseAction:
-		return reaches && p.writes == 0 && (l.revoked >= l.epoch || p.done >= l.epoch || p.deleting)
-	case silenceAction:
-		return l.exists && max(1, int(l.writer)) == slot+1 && !l.silent && !reaches
-	case failAction:
-		return p.writes > 0 && w.faults > 0
-	case delayAction:
-		return w.holds(slot) && !l.silent && w.faults > 0
-	}
-	return false
-}
+func (a at) reaches() bool { return a.holds() && !a.node.cut && !a.p.over }
 
-// gateDoes executes an action of a gate or of a sidecar.
-func (m *model) gateDoes(w *world, kind actionKind, slot int) {
-	p, l := &w.pods[slot], &w.lease
-	switch kind {
-	case renewAction:
-		if l.silent = false; p.done < l.epoch {
-			p.term = l.epoch
-			m.checkEpoch(w, slot)
+// advanceAction is the index of the only action of a controller that is no fault.
+const advanceAction = 0
+
+var actions = [...]action{
+	{"controller", toController, always, func(at) bool { return true }, func(a at) { a.m.advance(a.w, a.slot) }},
+	{"crash of controller", toController, fault, func(a at) bool { return a.w.controllers[a.slot].stage != idleStage }, func(a at) {
+		a.w.controllers[a.slot] = controllerState{}
+	}},
+	{"deletion of", toPod, always, func(a at) bool { return a.p.exists() && !a.p.deleting && a.w.deletions > 0 }, func(a at) {
+		a.w.deletions--
+		a.p.deleting = true
+		a.wrote()
+	}},
+	{"force deletion of", toPod, fault, func(a at) bool { return a.p.exists() && a.p.deleting && !a.p.noGrace }, func(a at) {
+		a.p.noGrace = true
+		a.wrote()
+	}},
+	{"end of the processes of", toPod, always, func(a at) bool { return a.p.exists() && a.p.deleting && !a.p.over && !a.node.cut }, func(a at) {
+		a.p.over, a.p.ready, a.p.gateState = true, false, gateState{}
+	}},
+	{"report of the kubelet about", toPod, always, func(a at) bool { return a.p.exists() && a.p.over && !a.p.reported && !a.node.cut }, func(a at) {
+		a.p.reported, a.p.noGrace = true, true
+		a.wrote()
+	}},
+	{"creation of", toPod, always, func(a at) bool { return a.p.gone }, func(a at) {
+		*a.p = newPod(a.p.life + 1)
+		a.wrote()
+	}},
+	{"attestation of the writer", toLock, always, func(a at) bool { // true, and needed
+		r := a.w.record.writer
+		return a.m.fencing == v1.LockFencingTermination && a.w.attested == id{} && r.pod > 0 && a.w.podOf(r) == nil && !a.w.left[r.pod-1].tenured
+	}, func(a at) {
+		a.w.attested = a.w.record.writer
+		a.w.wroteRecord(-1)
+	}},
+	{"renewal of the Lease by", toPod, fenced, func(a at) bool {
+		return a.reaches() && (a.l.silent || a.p.term < a.l.epoch && a.p.done < a.l.epoch)
+	}, func(a at) {
+		if a.l.silent = false; a.p.done < a.l.epoch {
+			a.p.term = a.l.epoch
+			a.m.checkEpoch(a.w, a.slot)
 		}
-		w.wroteLease(-1)
-	case promoteAction:
-		p.writes = p.term
-		m.checkWriters(w)
-	case writingAction:
-		l.writing = l.epoch
-		w.wroteLease(-1)
-	case demoteAction, failAction:
-		p.done, p.term, p.writes = max(p.done, p.writes), 0, 0
-	case releaseAction:
-		p.done, p.term, l.named, l.silent = max(p.done, l.epoch), 0, false, false
-		w.wroteLease(-1)
-	case silenceAction, delayAction:
-		// The gate has ended the writer in time. A gate of a removed pod has, too. Nobody has renewed a deleted Lease since.
-		for i := range m.slots {
-			if i == slot || !l.named && l.epoch == 0 {
-				w.pods[i].expire()
-				w.left[i].expire()
+		a.w.wroteLease(-1)
+	}},
+	{"start of the writer in", toPod, fenced, func(a at) bool { return a.p.exists() && !a.p.over && a.p.writes == 0 && a.p.term > a.p.done }, func(a at) {
+		a.p.writes = a.p.term
+		a.m.checkWriters(a.w)
+	}},
+	{"report of the writer in", toPod, fenced, func(a at) bool { return a.reaches() && a.p.writes == a.l.epoch && a.l.writing != a.l.epoch }, func(a at) {
+		a.l.writing = a.l.epoch
+		a.w.wroteLease(-1)
+	}},
+	{"end of the writer in", toPod, fenced, func(a at) bool {
+		told := a.reaches() && (a.l.revoked >= a.p.writes || a.l.epoch != a.p.writes)
+		return a.p.writes > 0 && (a.p.deleting || told || a.p.exists() && !a.node.cut && !a.holds())
+	}, at.demote},
+	{"release of the Lease by", toPod, fenced, func(a at) bool {
+		return a.reaches() && a.p.writes == 0 && (a.l.revoked >= a.l.epoch || a.p.done >= a.l.epoch || a.p.deleting)
+	}, func(a at) {
+		a.p.done, a.p.term, a.l.named, a.l.silent = max(a.p.done, a.l.epoch), 0, false, false
+		a.w.wroteLease(-1)
+	}},
+	{"expiry of the Lease of", toPod, fenced, func(a at) bool {
+		return a.l.exists && max(1, int(a.l.writer.pod)) == a.slot+1 && !a.l.silent && !a.reaches()
+	}, at.silence},
+	{"change of Ready of", toPod, always, func(a at) bool {
+		return a.p.exists() && !a.p.deleting && (a.p.ready && a.w.faults > 0 || !a.p.ready && !a.node.notReady && !a.node.cut)
+	}, func(a at) {
+		if a.p.ready {
+			a.w.faults--
+		}
+		a.p.ready = !a.p.ready
+		a.wrote()
+	}},
+	{"failure of the writer in", toPod, fault | fenced, func(a at) bool { return a.p.writes > 0 }, at.demote},
+	{"delayed renewals of", toPod, fault | fenced, func(a at) bool { return a.holds() && !a.l.silent }, at.silence},
+	{"cut of node", toNode, fault, func(a at) bool { return !a.node.cut }, func(a at) { a.node.cut = true }},
+	{"node controller for node", toNode, always, func(a at) bool { return a.node.notReady != a.node.cut }, func(a at) {
+		a.node.notReady = a.node.cut
+		for i := range a.m.slots {
+			if p := &a.w.pods[i]; nodeOf(i) == a.slot && p.exists() && p.ready {
+				p.ready = false
+				a.w.wrote(i, -1)
 			}
 		}
-		l.silent = true
+	}},
+	{"repair of node", toNode, always, func(a at) bool { return a.node.cut }, func(a at) { a.w.heal(a.slot) }},
+	{"loss of the status", toLock, fault, func(a at) bool { return a.w.record != record{} }, func(a at) { a.w.wipe() }},
+	// Without the fencing Lease, the labels and annotations of pods have what the Lease has.
+	{"deletion and creation of the lock", toLock, fault | fenced, func(a at) bool { return a.l.exists && !a.m.mutation.lockStays }, func(a at) {
+		a.w.replace()
+	}},
+}
+
+// heal repairs a node. The kubelet ends processes whose pod was removed.
+func (w *world) heal(node int) {
+	w.nodes[node] = nodeState{}
+	for i := range w.left {
+		if nodeOf(i) == node {
+			w.left[i] = orphans{}
+		}
 	}
+}
+
+func (a at) demote() { a.p.done, a.p.term, a.p.writes = max(a.p.done, a.p.writes), 0, 0 }
+
+// silence makes the Lease silent. The gate has ended the writer in time. A gate of a removed pod has, too. Nobody has renewed a deleted
+// Lease since.
+func (a at) silence() {
+	for i := range a.m.slots {
+		if i == a.slot || !a.l.named && a.l.epoch == 0 {
+			a.w.pods[i].expire()
+			a.w.left[i].expire()
+		}
+	}
+	a.l.silent = true
+}
+
+func (m *model) at(w *world, slot int) at {
+	return at{m, w, slot, &w.pods[slot], &w.nodes[nodeOf(slot)], &w.lease}
+}
+
+// enabled returns true if the action can happen.
+func (m *model) enabled(w *world, kind, slot int) bool {
+	a := &actions[kind]
+	return slot < [...]int{m.controllers, m.slots, maxNodes, 1}[a.to] && (a.when&fault == 0 || w.faults > 0) &&
+		(a.when&fenced == 0 || m.fencing == v1.LockFencingLease) && a.can(m.at(w, slot))
+}
+
+// do executes an action.
+func (m *model) do(w *world, kind, slot int) {
+	a := &actions[kind]
+	if a.when&fault != 0 {
+		w.faults--
+	}
+	a.do(m.at(w, slot))
 }
 
 // expire ends the term of a gate.
@@ -418,63 +465,6 @@ func (m *model) checkWriters(w *world) {
 	}
 	if len(writers) > 1 {
 		panic(search.Violation(fmt.Sprintf("%s write at the same time", strings.Join(writers, " and "))))
-	}
-}
-
-// do executes an action.
-func (m *model) do(w *world, kind actionKind, slot int) {
-	if kind == wipeAction || kind == replaceAction || kind == crashAction || kind == failAction || kind == delayAction || kind == forceAction || kind == cutAction || kind == readyAction && w.pods[slot].ready {
-		w.faults--
-	}
-	switch kind {
-	case renewAction, promoteAction, writingAction, demoteAction, releaseAction, silenceAction, failAction, delayAction:
-		m.gateDoes(w, kind, slot)
-	case advanceAction:
-		m.advance(w, slot)
-	case wipeAction:
-		w.wipe()
-	case replaceAction:
-		w.replace()
-	case crashAction:
-		w.controllers[slot] = controllerState{}
-	case deleteAction:
-		w.deletions--
-		w.pods[slot].deleting = true
-		w.wrote(slot, -1)
-	case forceAction:
-		w.pods[slot].noGrace = true
-		w.wrote(slot, -1)
-	case stopAction:
-		w.pods[slot].over, w.pods[slot].ready, w.pods[slot].gateState = true, false, gateState{}
-	case reportAction:
-		w.pods[slot].reported, w.pods[slot].noGrace = true, true
-		w.wrote(slot, -1)
-	case recreateAction:
-		w.pods[slot] = newPod(w.pods[slot].life + 1)
-		w.wrote(slot, -1)
-	case attestAction:
-		w.attested = attested{w.record.writer, w.record.life}
-		w.wroteRecord(-1)
-	case readyAction:
-		w.pods[slot].ready = !w.pods[slot].ready
-		w.wrote(slot, -1)
-	case cutAction:
-		w.nodes[slot].cut = true
-	case healAction:
-		w.nodes[slot] = nodeState{}
-		for i := range m.slots {
-			if nodeOf(i) == slot { // the kubelet ends processes whose pod was removed
-				w.left[i] = orphans{}
-			}
-		}
-	case notReadyAction:
-		w.nodes[slot].notReady = w.nodes[slot].cut
-		for i := range m.slots {
-			if p := &w.pods[i]; nodeOf(i) == slot && p.exists() && p.ready {
-				p.ready = false
-				w.wrote(i, -1)
-			}
-		}
 	}
 }
 
@@ -535,7 +525,7 @@ func (w *world) wipe() {
 
 // replace deletes the lock without its finalizer, and creates the lock again. The garbage collector deletes the Lease.
 func (w *world) replace() {
-	w.attested, w.lease = attested{}, leaseState{}
+	w.attested, w.lease = id{}, leaseState{}
 	w.wipe()
 	w.wroteLease(-1)
 }
@@ -556,8 +546,8 @@ func (m *model) write(w *world, c int, step tenure.Step) bool {
 	case tenure.Confirm:
 		return !s.staleRecord
 	case tenure.TakeAttestation:
-		if a := w.attested; a.pod > 0 && step.UID == uidOf(int(a.pod)-1, int(a.life)) {
-			w.attested = attested{}
+		if a := w.attested; a.pod > 0 && step.UID == a.ref().UID {
+			w.attested = id{}
 			w.wroteRecord(c)
 		}
 		return true
@@ -572,9 +562,8 @@ func (m *model) write(w *world, c int, step tenure.Step) bool {
 		if s.staleLease && !m.mutation.blindLease {
 			return false
 		}
-		slot, life, _ := strings.Cut(string(step.Writer), "-")
 		l := leaseState{exists: true, named: step.Holder != "", fenced: strings.Contains(step.Holder, "_"), epoch: uint8(step.Epoch)}
-		l.writer, l.life = number(slot)+1, number(life)
+		l.writer = idOf(step.Writer)
 		l.revoked, l.expired, l.writing = uint8(step.Revoked), step.Expired != "", w.lease.writing
 		l.silent = w.lease.silent && l.named && l.epoch == w.lease.epoch
 		w.lease = l
@@ -596,12 +585,12 @@ func (m *model) write(w *world, c int, step tenure.Step) bool {
 			}
 		})
 	case tenure.Protect:
-		if p := m.podOf(w, step.Pod); p != nil && p.deleting && !p.finalizer {
+		if p := w.podOf(idOf(step.Pod.UID)); p != nil && p.deleting && !p.finalizer {
 			return false // a terminating pod cannot receive a finalizer
 		}
 		return m.onPod(w, c, step.Pod, true, func(_ int, p *podState) { p.finalizer = true })
 	case tenure.Unprotect:
-		if m.podOf(w, step.Pod) == nil {
+		if w.podOf(idOf(step.Pod.UID)) == nil {
 			return true
 		}
 		return m.onPod(w, c, step.Pod, true, func(_ int, p *podState) { p.finalizer = false })
@@ -614,9 +603,9 @@ func (m *model) write(w *world, c int, step tenure.Step) bool {
 
 // onPod changes a pod, unless it has another UID or was written since the controller read it.
 func (m *model) onPod(w *world, c int, ref tenure.PodRef, conditional bool, change func(int, *podState)) bool {
-	number, _ := slotOf(ref.Name + "_" + string(ref.UID))
-	slot := int(number) - 1
-	p, s := m.podOf(w, ref), &w.controllers[c]
+	is := idOf(ref.UID)
+	slot := int(is.pod) - 1
+	p, s := w.podOf(is), &w.controllers[c]
 	if p == nil || conditional && s.stalePods&(1<<slot) != 0 && !m.mutation.blindLabels {
 		return false
 	}
@@ -625,28 +614,12 @@ func (m *model) onPod(w *world, c int, ref tenure.PodRef, conditional bool, chan
 	return true
 }
 
-// podOf returns the pod, or nil if no pod has the UID.
-func (m *model) podOf(w *world, ref tenure.PodRef) *podState {
-	number, life := slotOf(ref.Name + "_" + string(ref.UID))
-	if p := &w.pods[number-1]; p.exists() && p.life == life {
+// podOf returns the pod, or nil if it does not exist.
+func (w *world) podOf(is id) *podState {
+	if p := &w.pods[is.pod-1]; p.exists() && p.life == is.life {
 		return p
 	}
 	return nil
-}
-
-// slotOf returns the number of the pod with the holder identity, from 1, and its incarnation if the identity has one.
-func slotOf(identity string) (slot, life uint8) {
-	name, uid, _ := strings.Cut(identity, "_")
-	if name == "" {
-		return 0, 0
-	}
-	_, of, _ := strings.Cut(uid, "-")
-	return number(strings.TrimPrefix(name, "db-")) + 1, number(of)
-}
-
-func number(text string) uint8 {
-	n, _ := strconv.Atoi(text)
-	return uint8(n)
 }
 
 // check panics if the new writer is not the only one.
@@ -695,57 +668,48 @@ var epochStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func recordOf(s *v1.StatefulSetLockStatus) (r record) {
 	r.epoch = uint8(s.Epoch)
 	if s.WriterPodUID != "" {
-		r.writer, r.life = slotOf(s.WriterPod + "_" + string(s.WriterPodUID))
+		r.writer = idOf(s.WriterPodUID)
 	}
 	if t := s.LastTransition; t != nil && t.To == "" && t.From != "" {
-		r.from, r.fromLife = slotOf(t.From + "_" + string(t.FromUID))
+		r.from = idOf(t.FromUID)
 	}
 	return r
 }
 
 // snapshot returns the Snapshot of a view.
 func (m *model) snapshot(v view) tenure.Snapshot {
-	lock := &v1.StatefulSetLock{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db-lock", UID: "lock"},
-		Spec:       v1.StatefulSetLockSpec{StatefulSetName: "db", LeaseName: "db-lease", LeaseDurationSeconds: 15, Fencing: m.fencing},
-	}
-	lock.Status.Epoch = int64(v.record.epoch)
-	if n := int(v.record.writer); n > 0 {
-		lock.Status.WriterPod, lock.Status.WriterPodUID = podName(n-1), uidOf(n-1, int(v.record.life))
+	s := MakeSnapshot(m.fencing).Snapshot
+	status, r := &s.Lock.Status, &v.record
+	s.Lock.Spec.LeaseDurationSeconds, status.Epoch = 15, int64(r.epoch)
+	if r.writer.pod > 0 {
+		writer := r.writer.ref()
+		status.WriterPod, status.WriterPodUID = writer.Name, writer.UID
 	}
 	if v.attested.pod > 0 {
-		lock.Annotations = map[string]string{v1.AttestAnnotation: string(uidOf(int(v.attested.pod)-1, int(v.attested.life)))}
+		s.Lock.Annotations[v1.AttestAnnotation] = string(v.attested.ref().UID)
 	}
 	start := metav1.NewMicroTime(epochStart)
-	if n := int(v.record.from); n > 0 {
-		lock.Status.LastTransition = &v1.TenureTransition{From: podName(n - 1), FromUID: uidOf(n-1, int(v.record.fromLife)), Cause: v1.TenureDeletion, Started: &start}
-	} else if v.record.writer > 0 {
-		lock.Status.LastTransition = &v1.TenureTransition{To: lock.Status.WriterPod, Cause: v1.TenureCreated, Started: &start}
+	if r.from.pod > 0 {
+		from := r.from.ref()
+		status.LastTransition = &v1.TenureTransition{From: from.Name, FromUID: from.UID, Cause: v1.TenureDeletion, Started: &start}
+	} else if r.writer.pod > 0 {
+		status.LastTransition = &v1.TenureTransition{To: status.WriterPod, Cause: v1.TenureCreated, Started: &start}
 	}
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db", UID: "set"}}
-	s := tenure.Snapshot{Lock: lock, StatefulSet: set, Nodes: map[string]*corev1.Node{}}
 	for i, n := range v.nodes {
-		name := fmt.Sprintf("node%d", i+1)
-		ready := corev1.ConditionTrue
+		node := makeNode(i, corev1.ConditionTrue)
 		if n.notReady {
-			ready = corev1.ConditionUnknown
+			node = makeNode(i, corev1.ConditionUnknown)
 		}
-		s.Nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+		s.Nodes[node.Name] = node
 	}
 	for i := range v.pods {
 		if p := &v.pods[i]; p.exists() {
-			pod := modelPod(i, p, set)
-			if m.fencing == v1.LockFencingLease {
-				pod.Fenced()
-			}
-			if p.reported {
-				pod.Terminated()
-			}
-			s.Pods = append(s.Pods, *pod.Obj())
+			s.Pods = append(s.Pods, *m.pod(i, p).ControlledBy(s.StatefulSet).Revision(revision).Obj())
 		}
 	}
+	s.Lease.Object = nil
 	if v.lease.exists {
-		s.Lease.Object = modelLease(&v.lease, lock)
+		s.Lease.Object = modelLease(&v.lease, s.Lock)
 		if v.lease.silent {
 			s.Lease.Silent = time.Hour
 		}
@@ -753,46 +717,53 @@ func (m *model) snapshot(v view) tenure.Snapshot {
 	return s
 }
 
-func modelPod(slot int, p *podState, set *appsv1.StatefulSet) *PodWrapper {
-	pod := MakePod(podName(slot)).UID(uidOf(slot, int(p.life))).ControlledBy(set).Node(fmt.Sprintf("node%d", nodeOf(slot)+1)).Ready(p.ready)
+func (m *model) pod(slot int, p *podState) *PodWrapper {
+	ref := id{uint8(slot) + 1, p.life}.ref()
+	pod := MakePod(ref.Name).UID(ref.UID).Node(fmt.Sprintf("node%d", nodeOf(slot)+1)).Ready(p.ready).Tenure(int64(p.began), int64(p.ended))
 	if p.role == writerRole {
 		pod.Role(v1.StsRoleWriter)
 	}
-	pod.Tenure(int64(p.began), int64(p.ended))
 	if p.finalizer {
 		pod.Protected()
 	}
 	if p.deleting {
 		pod.Terminating()
 	}
+	if m.fencing == v1.LockFencingLease {
+		pod.Fenced()
+	}
+	if p.reported {
+		pod.Terminated()
+	}
 	return pod
 }
 
 func modelLease(l *leaseState, lock *v1.StatefulSetLock) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: lock.Namespace, Name: lock.Spec.LeaseName, ResourceVersion: "1", Labels: map[string]string{v1.LockLabel: lock.Name}, OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1.GroupVersion.String(), Kind: "StatefulSetLock", Name: lock.Name, UID: lock.UID, Controller: new(true),
-		}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: lock.Namespace, Name: lock.Spec.LeaseName, ResourceVersion: "1", Labels: map[string]string{v1.LockLabel: lock.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(lock, v1.GroupVersion.WithKind("StatefulSetLock"))},
+		},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(l.epoch)), LeaseDurationSeconds: new(int32(15))},
 	}
-	if l.held || l.writer > 0 {
+	if l.held || l.writer.pod > 0 {
 		lease.Spec.RenewTime = new(metav1.NewMicroTime(epochStart))
 	}
-	if l.writer == 0 {
+	if l.writer.pod == 0 {
 		return lease
 	}
-	name, uid := podName(int(l.writer)-1), string(uidOf(int(l.writer)-1, int(l.life)))
+	writer := l.writer.ref()
 	lease.Annotations = map[string]string{
-		signal.WriterAnnotation: uid, signal.RevokedAnnotation: strconv.Itoa(int(l.revoked)), signal.WritingAnnotation: strconv.Itoa(int(l.writing)),
+		signal.WriterAnnotation: string(writer.UID), signal.RevokedAnnotation: strconv.Itoa(int(l.revoked)), signal.WritingAnnotation: strconv.Itoa(int(l.writing)),
 	}
 	if l.expired {
-		lease.Annotations[signal.ExpiredAnnotation] = uid
+		lease.Annotations[signal.ExpiredAnnotation] = string(writer.UID)
 	}
 	switch {
 	case l.named && l.fenced:
-		lease.Spec.HolderIdentity = new(signal.HolderIdentity(name, uid))
+		lease.Spec.HolderIdentity = new(signal.HolderIdentity(writer.Name, string(writer.UID)))
 	case l.named:
-		lease.Spec.HolderIdentity = &name
+		lease.Spec.HolderIdentity = &writer.Name
 	}
 	return lease
 }

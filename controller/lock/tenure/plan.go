@@ -89,11 +89,10 @@ type Step interface{ isStep() }
 type PodRef struct {
 	Name string
 	UID  types.UID
+	// Version is the resourceVersion of the pod in the Snapshot. Steps that write the pod fail if any client wrote it since the
+	// Snapshot, except for the steps before.
+	Version string
 }
-
-// Version is the resourceVersion of an object in the Snapshot. A step with a version fails if any client wrote the object
-// since the Snapshot, except for the steps before it.
-type Version string
 
 type (
 	// Record writes Plan.Status if, and only if, the lock is still as the Snapshot has it.
@@ -105,50 +104,40 @@ type (
 	// MarkTenure writes the epoch of the tenure on a fenced pod, before the Lease names the pod. If lock and Lease are lost, the pod
 	// still shows the epoch.
 	MarkTenure struct {
-		Pod     PodRef
-		Version Version
-		Epoch   int64
+		Pod   PodRef
+		Epoch int64
 	}
 
 	// LabelWriter labels the pod as the writer of a tenure.
 	LabelWriter struct {
-		Pod     PodRef
-		Version Version
-		Epoch   int64
+		Pod   PodRef
+		Epoch int64
 	}
 
 	// LabelReader labels the pod as a reader.
 	LabelReader struct {
-		Pod     PodRef
-		Version Version
+		Pod PodRef
 		// Ends is the epoch of the tenure that ends. 0: the pod has no tenure.
 		Ends int64
 	}
 
 	// Protect adds the finalizer to a pod.
-	Protect struct {
-		Pod     PodRef
-		Version Version
-	}
+	Protect struct{ Pod PodRef }
 
 	// Unprotect removes the finalizer from a pod.
-	Unprotect struct {
-		Pod     PodRef
-		Version Version
-	}
+	Unprotect struct{ Pod PodRef }
 
 	// Forget removes the labels of a lock that is being deleted from a pod. The annotations stay: from them, the next lock
 	// of the StatefulSet learns which pod was the writer.
 	Forget struct {
-		Pod     PodRef
-		Version Version
+		Pod PodRef
 		// Ends is the last epoch of the lock, so that the next lock uses no epoch again. 0: there was no tenure.
 		Ends int64
 		// Unprotect is true if the step removes the finalizer, too.
 		Unprotect bool
 	}
 
-	// Delete deletes a pod, because only its termination ends its tenure.
+	// Delete deletes a pod of any Version, because only its termination ends its tenure.
 	Delete struct{ Pod PodRef }
 
 	// CreateLease creates the Lease, which names no pod.
@@ -167,7 +156,6 @@ type (
 
 	// WriteLease writes the Lease. It fails if any client wrote the Lease since the Snapshot.
 	WriteLease struct {
-		Version Version
 		// Holder is the holder identity. Empty: no pod.
 		Holder string
 		// Writer is the UID of the pod that the Lease names, or named last.
@@ -197,6 +185,4 @@ func (CreateLease) isStep()     {}
 func (TakeAttestation) isStep() {}
 func (WriteLease) isStep()      {}
 
-func refOf(p *pod) PodRef { return PodRef{Name: p.Name, UID: p.UID} }
-
-func versionOf(p *pod) Version { return Version(p.ResourceVersion) }
+func refOf(p *pod) PodRef { return PodRef{Name: p.Name, UID: p.UID, Version: p.ResourceVersion} }

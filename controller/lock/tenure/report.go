@@ -2,14 +2,17 @@ package tenure
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
+	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 const (
@@ -97,15 +100,19 @@ func (d *decision) reportFencing() {
 	last := d.status.LastTransition
 	switch {
 	case fencing == v1.LockFencingNone:
-		d.setCondition(v1.ConditionFenced, false, string(fencing), noneMessage)
+		d.setCondition(v1.ConditionFenced, false, string(fencing), "not safe: spec.fencing is None, so the old writer can still write through open "+
+			"connections after a failover. Use Termination or Lease if two writers do harm")
 	case last != nil && last.From != "" && last.To != "" && last.Proof == "":
-		d.setCondition(v1.ConditionFenced, false, notProven, fmt.Sprintf("pod %s, the writer before, lost only its label, because spec.fencing was None. It can still write", last.From))
+		d.setCondition(v1.ConditionFenced, false, notProven, fmt.Sprintf(
+			"pod %s, the writer before, lost only its label, because spec.fencing was None. It can still write", last.From))
 	case fencing == v1.LockFencingTermination:
-		d.setCondition(v1.ConditionFenced, true, string(fencing), terminationMessage)
+		d.setCondition(v1.ConditionFenced, true, string(fencing), "another pod becomes the writer after the pod of the writer has provably terminated")
 	case w != nil && !w.fenced:
-		d.setCondition(v1.ConditionFenced, false, notFenced, d.notFencedMessage(w))
+		d.setCondition(v1.ConditionFenced, false, notFenced, fmt.Sprintf(
+			"pod %s is the writer also without Lease %s: %s. To create the pods again, run: kubectl rollout restart -n %s statefulset %s",
+			w.Name, d.Lock.Spec.LeaseName, w.notFenced, d.Lock.Namespace, d.Lock.Spec.StatefulSetName))
 	default:
-		d.setCondition(v1.ConditionFenced, true, string(fencing), d.leaseMessage())
+		d.setCondition(v1.ConditionFenced, true, string(fencing), fmt.Sprintf("a pod is the writer only while it renews Lease %s", d.Lock.Spec.LeaseName))
 	}
 }
 
@@ -138,11 +145,66 @@ func (d *decision) reportEvictions() {
 	other := owner.OtherBudget(d.Budgets, d.Lock, owner.StatefulSetLock, BudgetName(d.Lock), w.Pod)
 	switch {
 	case next == nil || next.drained != "":
-		d.setCondition(v1.ConditionEvictionBlocked, false, noOtherPod, noOtherPodMessage(w))
+		d.setCondition(v1.ConditionEvictionBlocked, false, noOtherPod, fmt.Sprintf(
+			"an eviction stops the writer, pod %s, at once, because no other pod can become the writer on a node that is not drained", w.Name))
 	case other != nil:
-		d.setCondition(v1.ConditionEvictionBlocked, false, otherBudget, otherBudgetMessage(other))
+		d.setCondition(v1.ConditionEvictionBlocked, false, otherBudget, fmt.Sprintf("PodDisruptionBudget %s exists, and the controller creates none "+
+			"beside it, because a pod that two budgets cover cannot be evicted. If the controller is to create one, delete it: kubectl delete pdb -n %s %[1]s",
+			other.Name, other.Namespace))
 	default:
 		d.plan.Budget = true
-		d.setCondition(v1.ConditionEvictionBlocked, true, budgetInPlace, evictionsBlockedMessage(w))
+		d.setCondition(v1.ConditionEvictionBlocked, true, budgetInPlace,
+			fmt.Sprintf("evictions of the writer, pod %s, are blocked until another pod is the writer", w.Name))
 	}
+}
+
+const grantedMessage = "pod %s becomes the writer with epoch %d"
+
+// noReadyPodMessage says why no pod can become the writer. It names only some of the pods, because the length of a condition
+// is limited.
+func (d *decision) noReadyPodMessage() string {
+	const most = 5
+	var why []string
+	for _, p := range d.pods {
+		if p.member {
+			why = append(why, fmt.Sprintf("pod %s can't become the writer: %s", p.Name, d.cannotWrite(p)))
+		}
+	}
+	switch {
+	case len(why) == 0:
+		return fmt.Sprintf("StatefulSet %s has no pods", d.Lock.Spec.StatefulSetName)
+	case len(why) > most:
+		why = append(why[:most], fmt.Sprintf("nor can %d other pods", len(why)-most))
+	}
+	return strings.Join(why, "; ")
+}
+
+// stoppingMessage says what the termination of the writer waits for, and what a person can do.
+func (d *decision) stoppingMessage(w *pod) string {
+	node, attest := d.Nodes[w.Spec.NodeName], d.attestMessage(w.UID)
+	switch {
+	case w.DeletionTimestamp == nil:
+		return fmt.Sprintf("deleting pod %s, because its tenure ends when the pod has terminated", w.Name)
+	case node == nil:
+		return fmt.Sprintf("pod %s is terminating, and its node %s does not exist. To let another pod become the writer, %s", w.Name, w.Spec.NodeName, attest)
+	case !proof.NodeReady(node):
+		return fmt.Sprintf("pod %s is terminating, and its node %s does not report. If the node is off, run: kubectl taint node %[2]s "+
+			"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute. If the node is on, %[3]s", w.Name, w.Spec.NodeName, attest)
+	case proof.Terminal(w.Pod):
+		return fmt.Sprintf("pod %s has phase %s, and the kubelet has not reported that its containers have terminated. If this does not change, %s",
+			w.Name, w.Status.Phase, attest)
+	}
+	return fmt.Sprintf("pod %s is terminating. Another pod becomes the writer after the kubelet has reported the termination", w.Name)
+}
+
+// lostMessage says how another pod can become the writer although the object of the last one does not exist.
+func (d *decision) lostMessage() string {
+	return fmt.Sprintf("pod %s, the last writer, does not exist, and nothing proves that its processes have ended. To let another pod become the writer, %s",
+		d.status.WriterPod, d.attestMessage(d.status.WriterPodUID))
+}
+
+// attestMessage says how a person attests the termination of a pod.
+func (d *decision) attestMessage(uid types.UID) string {
+	return fmt.Sprintf("make sure that the processes of the pod have ended, then run: kubectl annotate -n %s ssl %s %s=%s --overwrite",
+		d.Lock.Namespace, d.Lock.Name, v1.AttestAnnotation, uid)
 }

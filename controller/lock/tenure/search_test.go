@@ -38,7 +38,7 @@ var searches = map[string]struct {
 const maxEpoch = 4
 
 func (m *model) Actions(w *world, then func(search.Action)) {
-	for kind := range actionKinds {
+	for kind := range actions {
 		for slot := range maxSlots {
 			if m.enabled(w, kind, slot) {
 				then(search.Action{Kind: uint8(kind), A: uint8(slot)})
@@ -47,11 +47,11 @@ func (m *model) Actions(w *world, then func(search.Action)) {
 	}
 }
 
-func (m *model) Do(w *world, a search.Action) { m.do(w, actionKind(a.Kind), int(a.A)) }
+func (m *model) Do(w *world, a search.Action) { m.do(w, int(a.Kind), int(a.A)) }
 
 func (m *model) Describe(before, _ *world, a search.Action) string {
-	text := fmt.Sprintf("%s %d", actionNames[a.Kind], a.A)
-	if c := before.controllers[a.A%maxControllers]; actionKind(a.Kind) == advanceAction && c.stage == planStage {
+	text := fmt.Sprintf("%s %d", actions[a.Kind].name, a.A)
+	if c := before.controllers[a.A%maxControllers]; a.Kind == advanceAction && c.stage == planStage {
 		text += fmt.Sprintf(": %T%+[1]v", m.plans[c.plan].steps[c.done])
 	}
 	return text
@@ -64,15 +64,15 @@ func (m *model) Reduce(w *world) bool { return w.latestEpoch() <= maxEpoch }
 func (m *model) settle(w world) string {
 	for i := range w.nodes {
 		if w.nodes[i].cut {
-			m.do(&w, healAction, i)
+			w.heal(i)
 		}
 	}
 	w.controllers, w.faults, w.deletions = [maxControllers]controllerState{}, 0, 0
 	for range 40 {
 		before := w
-		for kind := stopAction; kind <= readyAction; kind++ {
+		for kind := range actions {
 			for slot := range maxSlots {
-				if !m.enabled(&w, kind, slot) {
+				if kind == advanceAction || !m.enabled(&w, kind, slot) {
 					continue
 				}
 				if broken := search.Broken(func() { m.do(&w, kind, slot) }); broken != "" {
@@ -90,7 +90,7 @@ func (m *model) settle(w world) string {
 		}
 	}
 	for i := range m.slots {
-		if w.pods[i].role == writerRole && w.pods[i].ready && int(w.record.writer) == i+1 {
+		if w.pods[i].role == writerRole && w.pods[i].ready && int(w.record.writer.pod) == i+1 {
 			return ""
 		}
 	}
@@ -178,7 +178,7 @@ var mutations = map[string]struct {
 	},
 	"the Lease of a removed writer counts as expired": {
 		mutation: mutation{see: func(v *view) {
-			if n := v.lease.writer; n > 0 && v.lease.named && (v.pods[n-1].gone || v.pods[n-1].life != v.lease.life) {
+			if is := v.lease.writer; is.pod > 0 && v.lease.named && (v.pods[is.pod-1].gone || v.pods[is.pod-1].life != is.life) {
 				v.lease.silent = true
 			}
 		}}, fencing: v1.LockFencingLease, pods: 2, controllers: 1, deletions: 1, faults: 1, want: "write at the same time",
@@ -187,7 +187,7 @@ var mutations = map[string]struct {
 	// suffices without MarkTenure.
 	"a fenced pod that is not recorded does not block": {
 		mutation: mutation{see: func(v *view) {
-			if v.lease.writer != v.record.writer || v.lease.life != v.record.life {
+			if v.lease.writer != v.record.writer {
 				v.lease.fenced = false
 			}
 		}, plan: without[tenure.MarkTenure], lockStays: true}, fencing: v1.LockFencingLease, pods: 2, controllers: 2, faults: 2, want: "write at the same time",
@@ -197,8 +197,8 @@ var mutations = map[string]struct {
 	},
 	"a writer that the Lease has not named yet counts as released": {
 		mutation: mutation{see: func(v *view) {
-			if r := v.record; r.writer > 0 && v.lease.epoch < r.epoch {
-				v.lease = leaseState{exists: true, writer: r.writer, life: r.life, epoch: r.epoch}
+			if r := v.record; r.writer.pod > 0 && v.lease.epoch < r.epoch {
+				v.lease = leaseState{exists: true, writer: r.writer, epoch: r.epoch}
 			}
 		}}, fencing: v1.LockFencingLease, pods: 2, controllers: 2, deletions: 1, want: "write at the same time",
 	},

@@ -77,7 +77,9 @@ func classify(s Snapshot) []*pod {
 		}
 		p.member = s.StatefulSet != nil && owner.Controls(s.StatefulSet, owner.StatefulSet, is)
 		p.outdated = p.member && outdated(s.StatefulSet, p)
-		p.fence(s.Lock)
+		p.prepared = is.Annotations[v1.FencingAnnotation] == string(v1.FencingLease)
+		p.duration, p.notFenced = fencedBy(is, s.Lock)
+		p.fenced = p.notFenced == ""
 		all[i] = p
 	}
 	slices.SortFunc(all, func(a, b *pod) int { return cmp.Or(cmp.Compare(a.ordinal, b.ordinal), cmp.Compare(a.Name, b.Name)) })

@@ -1,6 +1,7 @@
 package tenure_test
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -13,6 +14,13 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
+
+// makeNode returns the node with the number, from 0.
+func makeNode(number int, ready corev1.ConditionStatus) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", number+1)}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}},
+	}}
+}
 
 // PodWrapper builds a pod.
 type PodWrapper struct{ corev1.Pod }
