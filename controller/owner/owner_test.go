@@ -30,7 +30,7 @@ func TestControls(t *testing.T) {
 		"says not who controls it": {func(r *metav1.OwnerReference) { r.Controller = nil }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ref := metav1.OwnerReference{APIVersion: v1.GroupVersion.String(), Kind: "StatefulCluster", Name: "db", UID: "1", Controller: new(true)}
+			ref := owner.References(cluster, owner.StatefulCluster)[0]
 			test.change(&ref)
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{ref}}}
 			if got := owner.Controls(cluster, owner.StatefulCluster, pod); got != test.want {

@@ -278,6 +278,12 @@ func TestDecide(t *testing.T) {
 			stopping().With(func(s *tenure.Snapshot) { delete(s.Nodes, "node1") }),
 			cannotReport.says("run: kubectl annotate -n prod ssl db-lock " + v1.AttestAnnotation + "=db-0 --overwrite"),
 		},
+		"a node out of service proves nothing about a pod that is not terminating": {
+			deletion(termination, ended().Protected()).With(func(s *tenure.Snapshot) {
+				s.Nodes["node1"].Status.Conditions[0].Status = corev1.ConditionUnknown
+				s.Nodes["node1"].Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}
+			}), is(tenure.WriterStopping, v1.TenureDeletion, tenure.Delete{Pod: ref("db-0")}),
+		},
 		"the kubelet has reported the termination": {
 			deletion(termination, MakePod("db-0").Tenure(3, 3).Protected().Terminating().Terminated()),
 			grants("db-1", 4, v1.TenureDeletion, protect("db-1")).then(unprotect("db-0")),
