@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 )
 
@@ -56,5 +55,7 @@ func lockSnapshot() tenure.Snapshot {
 		Labels:          map[string]string{v1.LockLabel: lock.Name},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(lock, v1.GroupVersion.WithKind("StatefulSetLock"))},
 	}}
-	return tenure.Snapshot{Lock: lock, StatefulSet: set, Pods: []corev1.Pod{pod}, Lease: leases.Observed{Object: lease}}
+	s := tenure.Snapshot{Lock: lock, StatefulSet: set, Pods: []corev1.Pod{pod}}
+	s.Lease.Object = lease
+	return s
 }

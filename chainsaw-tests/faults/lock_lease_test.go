@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injected"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
@@ -157,7 +157,7 @@ func wantLeaseOf(t *testing.T, l *world.Lock, pod *corev1.Pod) {
 	t.Helper()
 	lease := &coordinationv1.Lease{}
 	must(t, l.Get(t.Context(), l.Key(), lease))
-	if got, want := leases.HolderOf(lease), signal.HolderIdentity(pod.Name, string(pod.UID)); got != want {
+	if got, want := ptr.Deref(lease.Spec.HolderIdentity, ""), signal.HolderIdentity(pod.Name, string(pod.UID)); got != want {
 		t.Errorf("Lease %s names %q, want %q", lease.Name, got, want)
 	}
 }

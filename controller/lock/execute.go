@@ -19,7 +19,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
-	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -218,7 +218,7 @@ func (r *Reconciler) grantAccess(ctx context.Context, s tenure.Snapshot, plan te
 	if accounts.Len() == 0 || plan.Outcome.Refused() || len(plan.Steps) > 0 {
 		return nil
 	}
-	err := leaseaccess.Grant(ctx, r.Client, r.Live, leaseaccess.OfLock(s.Lock), sets.List(accounts))
+	err := leases.Grant(ctx, r.Client, r.Live, leases.OfLock(s.Lock), sets.List(accounts))
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil
 	}

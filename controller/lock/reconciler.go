@@ -22,8 +22,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
-	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
-	"github.com/statefulsingleton/statefulsingleton/controller/leases"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
@@ -84,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 // isOvertaken returns true if another client wrote an object since it was read. An object of a deleted lock of the same name is
 // garbage-collected soon.
 func isOvertaken(err error) bool {
-	return apply.IsOvertaken(err) || errors.Is(err, leaseaccess.ErrOutdated)
+	return apply.IsOvertaken(err) || errors.Is(err, leases.ErrOutdated)
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
 // leaseName is the name of the Lease, the Role and the RoleBinding of the singleton of each test.
@@ -37,7 +37,7 @@ func fencedAs(account string) func(*corev1.Pod) {
 func (w *world) reconcileAccess(writes, live client.Client) (ctrl.Result, <-chan string) {
 	w.t.Helper()
 	recorder := events.NewFakeRecorder(100)
-	access := &leaseaccess.Reconciler{Client: writes, Live: live, Recorder: recorder}
+	access := &singleton.LeaseAccess{Client: writes, Live: live, Recorder: recorder}
 	result, err := access.Reconcile(w.t.Context(), w.request())
 	w.Expect(err).NotTo(HaveOccurred())
 	return result, recorder.Events

@@ -25,7 +25,6 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
-	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
 )
@@ -51,7 +50,7 @@ func CacheOptions() cache.Options {
 			&policyv1.PodDisruptionBudget{}: {Transform: trimBudget},
 		},
 	}
-	for _, object := range append(leaseaccess.Watched(), observe.PodMetadata(), &coordinationv1.Lease{}) {
+	for _, object := range append(WatchedAccess(), observe.PodMetadata(), &coordinationv1.Lease{}) {
 		options.ByObject[object] = cache.ByObject{Label: labels.NewSelector().Add(*hasLabel)}
 	}
 	return options

@@ -35,7 +35,6 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
-	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 	"github.com/statefulsingleton/statefulsingleton/policies"
@@ -171,7 +170,7 @@ func (w *world) runManager(per policies.Per) (registry *prometheus.Registry, sto
 	w.Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
 	gates := &singleton.ReadinessGates{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: w.clock}
 	w.Expect(gates.SetupWithManager(mgr)).To(Succeed())
-	access := &leaseaccess.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: reconciler.Recorder}
+	access := &singleton.LeaseAccess{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: reconciler.Recorder}
 	w.Expect(access.SetupWithManager(mgr)).To(Succeed())
 
 	ctx, cancel := context.WithCancel(context.Background())

@@ -18,7 +18,6 @@ import (
 
 	"github.com/statefulsingleton/statefulsingleton/controller/cmd/internal/program"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
-	"github.com/statefulsingleton/statefulsingleton/controller/internal/leaseaccess"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
@@ -157,7 +156,7 @@ func run(ctx context.Context, o runOptions) error {
 		Injection: policyReconciler,
 	}
 	gates := &singleton.ReadinessGates{Client: mgr.GetClient(), Live: live, Clock: clock.RealClock{}}
-	access := &leaseaccess.Reconciler{Client: mgr.GetClient(), Live: live, Recorder: recorder}
+	access := &singleton.LeaseAccess{Client: mgr.GetClient(), Live: live, Recorder: recorder}
 	locks := &lock.Reconciler{Client: mgr.GetClient(), Live: live, Clock: clock.RealClock{}, Recorder: recorder, Injection: lockPolicies}
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{policyReconciler, lockPolicies, reconciler, gates, access, locks} {
 		if err := r.SetupWithManager(mgr); err != nil {

@@ -1,5 +1,6 @@
-// Package leases reads the Leases that fence pods. It knows for how long a Lease has not been renewed, and it is safe for
-// clocks of other machines that are wrong.
+// Package leases reads the Leases that fence pods, and lets pods renew them. It knows for how long a Lease has not been renewed, and it
+// is safe for clocks of other machines that are wrong. Only access.go has a client: it writes a Role for the Lease, and a RoleBinding
+// of the ServiceAccounts of the fenced pods. Both are garbage-collected with the owner of the Lease.
 package leases
 
 import (

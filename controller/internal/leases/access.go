@@ -1,4 +1,4 @@
-package leaseaccess
+package leases
 
 import (
 	"context"

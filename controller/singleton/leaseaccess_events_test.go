@@ -1,4 +1,4 @@
-package leaseaccess
+package singleton
 
 import (
 	"testing"

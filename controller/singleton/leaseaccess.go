@@ -1,9 +1,4 @@
-// Package leaseaccess lets the fenced pods of StatefulSingletons and StatefulSetLocks renew their Lease. For each owner it
-// writes a Role for the Lease, and a RoleBinding of the ServiceAccounts of the fenced pods. Both are garbage-collected with
-// the owner. The Reconciler is for singletons. The controller of the locks calls Grant.
-//
-// A fenced pod needs access only after the Lease names the pod. Without access, the pod starts no main process.
-package leaseaccess
+package singleton
 
 import (
 	"cmp"
@@ -31,6 +26,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/observe"
 )
 
@@ -43,8 +39,9 @@ const (
 	firstRetry, lastRetry = 100 * time.Millisecond, time.Minute
 )
 
-// Reconciler writes the Role and the RoleBinding of one singleton.
-type Reconciler struct {
+// LeaseAccess lets the fenced pods of a singleton renew the Lease: it writes a Role and a RoleBinding of their ServiceAccounts. A
+// fenced pod needs access only after the Lease names the pod. Without access, the pod starts no main process.
+type LeaseAccess struct {
 	// Client writes, and reads from the cache, which has only the metadata of pods, Roles and RoleBindings.
 	Client client.Client
 	// Live reads from the API server.
@@ -55,7 +52,7 @@ type Reconciler struct {
 
 // Reconcile writes or deletes the Role and the RoleBinding. A singleton that is being deleted needs no changes, because
 // it releases no pod. The garbage collector could delete each new object at once.
-func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+func (r *LeaseAccess) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Client.Get(ctx, request.NamespacedName, singleton); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -71,16 +68,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("read the pods of StatefulSingleton %s: %w", request, err)
 	}
 	if singleton.Spec.Fencing == v1.FencingLease || len(accounts) > 0 {
-		err = Grant(ctx, r.Client, r.Live, OfSingleton(singleton), accounts)
+		err = leases.Grant(ctx, r.Client, r.Live, leases.OfSingleton(singleton), accounts)
 	} else {
-		err = Revoke(ctx, r.Client, r.Live, OfSingleton(singleton))
+		err = leases.Revoke(ctx, r.Client, r.Live, leases.OfSingleton(singleton))
 	}
 	return r.result(ctx, singleton, err)
 }
 
 // unused returns true if, in the cache, the singleton has no fencing, no fenced pod, no Role and no RoleBinding.
 // Therefore a singleton without fencing costs no reads from the API server.
-func (r *Reconciler) unused(ctx context.Context, singleton *v1.StatefulSingleton) (bool, error) {
+func (r *LeaseAccess) unused(ctx context.Context, singleton *v1.StatefulSingleton) (bool, error) {
 	if singleton.Spec.Fencing == v1.FencingLease {
 		return false, nil
 	}
@@ -88,8 +85,8 @@ func (r *Reconciler) unused(ctx context.Context, singleton *v1.StatefulSingleton
 	if err != nil || slices.ContainsFunc(pods, func(pod metav1.PartialObjectMetadata) bool { return isFenced(&pod) }) {
 		return false, err
 	}
-	for _, object := range Watched() {
-		if err := r.Client.Get(ctx, OfSingleton(singleton).Key(), object); !apierrors.IsNotFound(err) {
+	for _, object := range WatchedAccess() {
+		if err := r.Client.Get(ctx, leases.OfSingleton(singleton).Key(), object); !apierrors.IsNotFound(err) {
 			return false, err
 		}
 	}
@@ -98,7 +95,7 @@ func (r *Reconciler) unused(ctx context.Context, singleton *v1.StatefulSingleton
 
 // serviceAccounts returns the names of the ServiceAccounts of the fenced pods, in order. A pod needs access until its
 // object is removed, also while the pod is terminating.
-func (r *Reconciler) serviceAccounts(ctx context.Context, singleton *v1.StatefulSingleton) ([]string, error) {
+func (r *LeaseAccess) serviceAccounts(ctx context.Context, singleton *v1.StatefulSingleton) ([]string, error) {
 	pods, err := r.observer().LabelledLive(ctx, singleton)
 	names := sets.New[string]()
 	for i := range pods {
@@ -111,21 +108,21 @@ func (r *Reconciler) serviceAccounts(ctx context.Context, singleton *v1.Stateful
 
 // result reports the error of a reconcile. A conflict and an object that the garbage collector will delete are
 // temporary: the queue retries without a stack trace in the log.
-func (r *Reconciler) result(ctx context.Context, singleton *v1.StatefulSingleton, err error) (ctrl.Result, error) {
-	foreign, isForeign := errors.AsType[*ForeignError](err)
+func (r *LeaseAccess) result(ctx context.Context, singleton *v1.StatefulSingleton, err error) (ctrl.Result, error) {
+	foreign, isForeign := errors.AsType[*leases.ForeignError](err)
 	switch {
 	case isForeign:
 		r.Recorder.Eventf(singleton, nil, corev1.EventTypeWarning, eventRefused, "GrantAccess", "%s", apply.CutNote(foreign.Error()))
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return ctrl.Result{}, nil
-	case errors.Is(err, ErrOutdated) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err):
+	case errors.Is(err, leases.ErrOutdated) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err):
 		ctrl.LoggerFrom(ctx).V(1).Info("The access to the Lease is not up to date yet. Trying again", "error", err)
 		return ctrl.Result{Requeue: true}, nil //nolint:staticcheck // with the rate limit, and without a stack trace
 	}
 	return ctrl.Result{}, err
 }
 
-func (r *Reconciler) observer() observe.Observer {
+func (r *LeaseAccess) observer() observe.Observer {
 	return observe.Observer{Client: r.Client, Live: r.Live}
 }
 
@@ -136,7 +133,7 @@ func isFenced(pod client.Object) bool {
 
 // SetupWithManager registers the reconciler and its watches. The watches of Roles and RoleBindings restore an object that
 // somebody deletes or changes.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+func (r *LeaseAccess) SetupWithManager(mgr ctrl.Manager) error {
 	toSingleton := handler.EnqueueRequestsFromMapFunc(observe.NamedBy(v1.SingletonLabel))
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("leaseaccess").
@@ -146,7 +143,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			MaxConcurrentReconciles: accessWorkers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 		})
-	for _, object := range Watched() {
+	for _, object := range WatchedAccess() {
 		b = b.WatchesMetadata(object, toSingleton)
 	}
 	if err := b.Complete(r); err != nil {
@@ -155,8 +152,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Watched returns empty metadata of a Role and a RoleBinding. The cache needs only objects with the singleton's label.
-func Watched() []client.Object {
+// WatchedAccess returns empty metadata of a Role and a RoleBinding. The cache needs only objects with the singleton's label.
+func WatchedAccess() []client.Object {
 	var all []client.Object
 	for _, kind := range []string{"Role", "RoleBinding"} {
 		m := &metav1.PartialObjectMetadata{}
