@@ -49,8 +49,7 @@ func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSin
 	r.announceHandoff(ctx, before, after)
 }
 
-// announceHandoff reports the start of a handoff, and afterwards only steps that take longer than typical or need a
-// person.
+// announceHandoff reports the start of a handoff and its steps.
 func (r *Reconciler) announceHandoff(ctx context.Context, before, after *v1.StatefulSingleton) {
 	was, is := &before.Status, &after.Status
 	reason, failed := string(outcomeOf(is)), is.Phase == v1.PhaseFailed
@@ -82,7 +81,7 @@ func isExpected(before, after *v1.StatefulSingletonStatus) bool {
 		return true
 	case handoff.HolderReady:
 		return completes(before, after)
-	case handoff.Starting: // the status was written for the gap
+	case handoff.Starting: // the gap is known, so the application has started
 		was, is := before.LastTransition, after.LastTransition
 		return is != nil && is.GapMilliseconds != nil && (was == nil || was.GapMilliseconds == nil)
 	case handoff.NoPods, handoff.WarmingUp, handoff.HolderNotReady, handoff.AwaitingHandover, handoff.StandbyNotWarm, handoff.Retiring,

@@ -66,18 +66,18 @@ func TestAnnounce(t *testing.T) {
 		statuses []v1.StatefulSingletonStatus
 		want     []string
 	}{
-		"a typical rollout": {
+		"the record comes with the first status": {
 			[]v1.StatefulSingletonStatus{holds, released, status(transitioning, handoff.Starting, waits.Message, "db-2", &started), rolledOver},
 			[]string{wantReleased, wantRolledOver},
 		},
-		"the standby and the termination take longer than typical": {
+		"a rollout": {
 			[]v1.StatefulSingletonStatus{
 				holds, status(transitioning, handoff.StandbyNotWarm, stays, "db-1", first, "db-2"),
 				status(transitioning, handoff.HolderStopping, stops, "db-1", first, "db-2"), released, rolledOver,
 			},
 			[]string{"Normal HandoffStarted handoff from pod db-1 to pod db-2", "Normal StandbyNotWarm " + stays, "Normal HolderStopping " + stops, wantRolledOver},
 		},
-		"the start takes longer than typical": {
+		"the start takes long": {
 			[]v1.StatefulSingletonStatus{holds, released, waits, rolledOver},
 			[]string{wantReleased, "Normal Starting " + waits.Message, wantRolledOver},
 		},
