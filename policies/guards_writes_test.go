@@ -230,10 +230,10 @@ func wantAnswers(t *testing.T, config *rest.Config, objects map[string]client.Ob
 	t.Helper()
 	waiting := true
 	for _, r := range requests {
-		for _, name := range strings.Fields(r.objects) {
+		for name := range strings.FieldsSeq(r.objects) {
 			for _, from := range r.users {
 				c := client.NewDryRunClient(from.client(t, config))
-				for _, way := range strings.Fields(r.ways) {
+				for way := range strings.FieldsSeq(r.ways) {
 					for _, body := range r.bodies {
 						p := patchOf(t, c, from.name, way, body, objects[name])
 						if waiting {

@@ -93,7 +93,7 @@ func TestProcesses(t *testing.T) {
 	tests := map[string]struct {
 		since   string
 		lost    bool
-		wantGap time.Duration
+		wantGap int64 // in milliseconds
 		wantErr string
 	}{
 		"one after the other": {since: "1100 2 stopping, 1150 2 stop, 1450 3 start", wantGap: 300},
@@ -107,7 +107,7 @@ func TestProcesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			exit, start, err := processes(entriesOf(t, earlier+tc.since), 1000*time.Millisecond, tc.lost)
 			wantError(t, err, tc.wantErr)
-			if gap := start - exit; err == nil && gap != tc.wantGap*time.Millisecond {
+			if gap := start - exit; err == nil && gap.Milliseconds() != tc.wantGap {
 				t.Errorf("gap %s, want %d ms", gap, tc.wantGap)
 			}
 		})

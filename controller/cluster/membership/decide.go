@@ -367,7 +367,7 @@ func (d *decision) available(m *member) bool {
 	if !m.ready {
 		return false
 	}
-	left := d.left(time.Duration(d.Cluster.Spec.MinReadySeconds)*time.Second, m.pod, proof.Condition(m.pod, corev1.PodReady))
+	left := d.left(minReady(d.Cluster), m.pod, proof.Condition(m.pod, corev1.PodReady))
 	if left > 0 {
 		d.requeueIn(left)
 	}

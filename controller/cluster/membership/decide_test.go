@@ -77,9 +77,9 @@ func hasStep(plan membership.Plan, want string) bool {
 func text(step membership.Step) string {
 	of := reflect.ValueOf(step)
 	words := []string{of.Type().Name()}
-	for i := range of.NumField() {
-		word := ""
-		switch value := of.Field(i).Interface().(type) {
+	for _, field := range of.Fields() {
+		var word string
+		switch value := field.Interface().(type) {
 		case membership.Ref:
 			if word = value.Name; string(value.UID) != value.Name {
 				word += " of UID " + string(value.UID)

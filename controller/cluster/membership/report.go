@@ -29,6 +29,11 @@ const (
 	maxReleased = 50
 )
 
+// minReady returns how long a pod must be Ready to be available.
+func minReady(cluster *v1.StatefulCluster) time.Duration {
+	return time.Duration(cluster.Spec.MinReadySeconds) * time.Second
+}
+
 // report sets the outcome, and the status that is not part of the record.
 func (d *decision) report() {
 	counted, status := d.counted(), d.status

@@ -58,6 +58,7 @@ type ForeignError struct {
 	owner Owner
 }
 
+// Error says which object it is, and what to do.
 func (e *ForeignError) Error() string {
 	key := e.owner.Key()
 	return fmt.Sprintf("the pods can't renew the Lease: %[1]s %[2]s exists, and %[3]s %[4]s does not control the %[1]s. "+

@@ -98,9 +98,9 @@ func pod(change func(*corev1.Pod)) func(*tenure.Snapshot) {
 }
 
 // renewed sets for how many seconds the Lease has not been renewed.
-func renewed(seconds time.Duration) func(*tenure.Snapshot) {
+func renewed(seconds int) func(*tenure.Snapshot) {
 	return func(s *tenure.Snapshot) {
-		s.Lease.Object.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-seconds * time.Second)))
+		s.Lease.Object.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-time.Duration(seconds) * time.Second)))
 	}
 }
 

@@ -29,8 +29,8 @@ func (s *SnapshotWrapper) Released() *SnapshotWrapper {
 }
 
 // Held makes the Lease one that was created again so many seconds before.
-func (s *SnapshotWrapper) Held(before time.Duration) *SnapshotWrapper {
-	return s.With(renewed(before)).Silent(before * time.Second)
+func (s *SnapshotWrapper) Held(before int) *SnapshotWrapper {
+	return s.With(renewed(before)).Silent(time.Duration(before) * time.Second)
 }
 
 // Silent is how long the Lease was not renewed.

@@ -331,3 +331,16 @@ func (s Snapshot) holderName() string {
 	}
 	return fmt.Sprintf("pod %s with uid %s", s.Singleton.Status.ActivePod, s.Singleton.Status.ActivePodUID)
 }
+
+func (d *decision) unknownAttested(uid string) string {
+	return fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", uid, d.holderName())
+}
+
+func notTerminating(pod *corev1.Pod) string {
+	return fmt.Sprintf("pod %s is not terminating, and the kubelet may restart its containers. Delete the pod, and then attest again. "+
+		"Run: kubectl delete -n %s pod %[1]s --wait=false", pod.Name, pod.Namespace)
+}
+
+func reportedByKubelet(pod *corev1.Pod) string {
+	return fmt.Sprintf("node %s of pod %s is Ready, and its kubelet reports when the pod has terminated", pod.Spec.NodeName, pod.Name)
+}

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,12 +85,11 @@ func (d *decision) judgeAttestation() (remove bool, refused string) {
 	case pod == nil && status.LastTransition != nil && string(status.LastTransition.FromUID) == attested:
 		return true, ""
 	case pod == nil:
-		return true, fmt.Sprintf("no pod of this StatefulSingleton has the uid %q; the holder is %s", attested, d.holderName())
+		return true, d.unknownAttested(attested)
 	case pod.Proof != "":
 		return pod.Proof != v1.ProofAttested, ""
 	case !proof.Going(pod.Pod):
-		return true, fmt.Sprintf("pod %s is not terminating, and the kubelet may restart its containers. Delete the pod, and then attest again. "+
-			"Run: kubectl delete -n %s pod %[1]s --wait=false", pod.Name, pod.Namespace)
+		return true, notTerminating(pod.Pod)
 	}
-	return true, fmt.Sprintf("node %s of pod %s is Ready, and its kubelet reports when the pod has terminated", pod.Spec.NodeName, pod.Name)
+	return true, reportedByKubelet(pod.Pod)
 }

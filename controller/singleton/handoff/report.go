@@ -26,8 +26,8 @@ func (d *decision) serving(containers []injected.Container) {
 	case next == nil && proof.IsTrue(d.holder.Pod, corev1.PodReady):
 		d.found(HolderReady, "pod %s is the holder with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareNote(), d.foreignHelp())
 	case starts && problem != "":
-		d.found(Starting, "pod %s is the holder with epoch %d and has not been Ready yet, and its node %s %s: "+
-			"the pod may start there, so no other pod is released%s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, problem, d.spareNote())
+		d.found(Starting, "pod %s is the holder with epoch %d and has not been Ready yet, and its node %s %s"+
+			": the pod may start there, so no other pod is released%s", d.holder.Name, d.status.Epoch, d.holder.Spec.NodeName, problem, d.spareNote())
 		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
 	case starts:
 		d.found(Starting, "pod %s is the holder and has not been Ready yet: %s", d.holder.Name, whyNotStarted(d.holder, containers))
