@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -85,6 +87,7 @@ func TestKyvernoDown(t *testing.T) {
 	create(3 * time.Second)
 	must(t, s.AwaitHolder(t.Context(), 2))
 
+	awaitLeaderOfKyverno(t)
 	must(t, w.ScaleKyverno(t.Context(), 0))
 	must(t, world.Await(t.Context(), "the end of Kyverno", w.KyvernoGone))
 	pods, err := members.Pods(t.Context())
@@ -115,6 +118,19 @@ func TestKyvernoDown(t *testing.T) {
 		t.Error("no pod was held, though Kyverno is back")
 	}
 	wantHeld(t)
+}
+
+// awaitLeaderOfKyverno waits until a running pod leads Kyverno. Only a leader that is stopped removes the webhooks that reject policies
+// while no Kyverno runs, and a killed leader is followed only after its Lease has expired.
+func awaitLeaderOfKyverno(t *testing.T) {
+	t.Helper()
+	must(t, world.Await(t.Context(), "a leader of Kyverno", func(ctx context.Context) error {
+		lease := &coordinationv1.Lease{}
+		if err := w.Get(ctx, client.ObjectKey{Namespace: "kyverno", Name: "kyverno"}, lease); err != nil {
+			return err
+		}
+		return w.Get(ctx, client.ObjectKey{Namespace: "kyverno", Name: ptr.Deref(lease.Spec.HolderIdentity, "")}, &corev1.Pod{})
+	}))
 }
 
 // keepCreating returns a function that creates selected pods for the duration and counts the pods that were not
