@@ -113,10 +113,10 @@ func renewFor(seconds string) string {
 func bothOf(a, b string) string { return a[:len(a)-1] + "," + b[1:] }
 
 // fencingRequests are requests about the Lease of a StatefulSingleton or of a StatefulSetLock that both answer in the same way.
-func fencingRequests(otherField, stranger, noHolder, never string) []request {
+func fencingRequests(otherField, notHolder, noHolder, never string) []request {
 	holder, standby, controller := []user{holderPod}, []user{standbyPod}, []user{leaseController}
 	return []request{
-		{"held", as(personUser), "merge", bodies(renewLease), stranger},
+		{"held", as(personUser), "merge", bodies(renewLease), notHolder},
 		{"held", holder, "merge", bodies(renewLease, renewFor("3600"), releaseLease), ""},
 		{"held", holder, "merge", bodies(takeLease, renewWith(`"holderIdentity":"db-1_`+db1+`"`), renewWith(`"holderIdentity":""`),
 			`{"spec":{"renewTime":"2026-01-01T00:00:10.000000Z","leaseDurationSeconds":20}}`, `{"spec":{"holderIdentity":"","leaseDurationSeconds":20}}`,
@@ -124,11 +124,11 @@ func fencingRequests(otherField, stranger, noHolder, never string) []request {
 		{"held", holder, "merge", bodies(renewWith(`"leaseTransitions":4`), renewWith(`"acquireTime":"2026-01-01T00:00:20.000000Z"`),
 			bothOf(`{"metadata":{"labels":{"a":"b"}}}`, renewLease), bothOf(noOwner, renewLease)), otherField},
 
-		{"held", standby, "merge", bodies(renewLease, releaseLease), stranger},
+		{"held", standby, "merge", bodies(renewLease, releaseLease), notHolder},
 		{"released", standby, "merge", bodies(takeLease), noHolder},
 		{"released", holder, "merge", bodies(renewLease), noHolder},
 		// A pod of the same name, and tokens of no pod.
-		{"held", []user{{podUser, "db-0", db1}, {name: podUser}, {name: kubeletUser}}, "merge", bodies(renewLease, releaseLease), stranger},
+		{"held", []user{{podUser, "db-0", db1}, {name: podUser}, {name: kubeletUser}}, "merge", bodies(renewLease, releaseLease), notHolder},
 		{"released", as(podUser), "merge", bodies(renewLease), noHolder},
 		{"held", as(personUser), "merge", bodies(`{}`), ""},
 

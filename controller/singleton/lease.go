@@ -78,10 +78,7 @@ func (e *execution) createLease(ctx context.Context) error {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.singleton.Namespace, Name: signal.LeaseName(e.singleton.Name),
-			Labels: map[string]string{v1.SingletonLabel: e.singleton.Name},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: v1.GroupVersion.String(), Kind: owner.StatefulSingleton.Kind, Name: e.singleton.Name, UID: e.singleton.UID, Controller: new(true),
-			}},
+			Labels: map[string]string{v1.SingletonLabel: e.singleton.Name}, OwnerReferences: owner.References(e.singleton, owner.StatefulSingleton),
 		},
 		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(e.singleton.Spec.LeaseDurationSeconds)},
 	}
