@@ -7,6 +7,12 @@ MAKEFLAGS += --no-print-directory
 # kubectl finds its plugin in bin.
 export PATH := $(CURDIR)/bin:$(PATH)
 
+# All Go commands have the same flags, also those of chainsaw-tests/cmd/cluster/tools.go and chainsaw-tests/cmd/images, so that each
+# package is compiled once for programs, tests and linters. The compiler needs half the processor time without debug information and,
+# where GOGC is set, with less garbage collection.
+export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
+export CGO_ENABLED := 0
+
 # CLUSTER=current uses the cluster of the current kubeconfig instead of the local one.
 export CLUSTER
 # KUBERNETES=v1.34.4 selects the version of Kubernetes: of a new local cluster, and of the API server in make unit.
@@ -49,11 +55,11 @@ own_faults := $(if $(filter current,$(CLUSTER)),,faults)
 
 .PHONY: test
 test: ## Run all tests, and keep the time of each stage in dist/stages.tsv
-	@$(stages) verify lint life demo '$(own_faults) search' unit cases pages readme
+	@$(stages) verify lint demo '$(own_faults) search' unit cases pages readme
 
 .PHONY: e2e
-e2e: ## Run the end-to-end tests: local cluster, demo, faults, cases, pages, README
-	@$(stages) life demo $(own_faults) cases pages readme
+e2e: ## Run the end-to-end tests: demo, faults, cases, pages, README
+	@$(stages) demo $(own_faults) cases pages readme
 
 .PHONY: lint
 lint: $(golangci) ## Check the code with .golangci.yml
@@ -73,17 +79,17 @@ verify: ## Fail if make generate would change a file; changes nothing
 # Go keeps the result until the packages change, because a search depends on nothing else.
 .PHONY: search
 search: ## Search all states of small models for two running pods; DEEP=1 searches larger models
-	nice go test $(flags) -v -timeout 2h -run '^TestSearch' ./controller/singleton/handoff ./controller/cluster/membership ./controller/lock/tenure $(if $(DEEP),-deep) | grep -v '^=== '
-	nice go test $(flags) -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
+	nice go test -v -timeout 2h -run '^TestSearch' ./controller/singleton/handoff ./controller/cluster/membership ./controller/lock/tenure $(if $(DEEP),-deep) | grep -v '^=== '
+	nice go test -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
 
-# The packages that make unit runs with the race detector: those whose code runs beside itself, and by them what all reconcilers share.
-# cmd/gate cannot be among them, because its tests run the gate as a program of its own, without the detector.
-RACED ?= gate injection lock plugin
+# The packages that make unit runs with the race detector. By default only the one that needs no module of Kubernetes, because the
+# detector needs every package compiled again. cmd/gate cannot be among them: its tests run the gate as a program of its own.
+RACED ?= gate
 raced = $(addprefix ./controller/,$(RACED))
 .PHONY: unit
 unit: deps $(promtool) ## Run the tests beside the code, with Kyverno's engine, a real API server and the race detector
 	tools=$(tools); export PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m TIMEFORMAT="%0lR, and %0U s of CPU time"; \
-	time nice go test -race -count=1 -timeout 20m -skip '^TestSearch' $(raced); \
+	time CGO_ENABLED=1 nice go test -race -count=1 -timeout 20m -skip '^TestSearch' $(raced); \
 	time nice go test -count=1 -timeout 20m -skip '^TestSearch' ./policies $$(go list ./... | grep -vxF "$$(go list $(raced))"); \
 	time nice go -C chainsaw-tests test -count=1 ./...
 
@@ -176,14 +182,9 @@ readme: install ## Run the commands of the README, and install the manifests of 
 images: bin/images ## Build the images into dist/images, without Docker
 	bin/images -registry $(REGISTRY) -version $(VERSION)
 
-# Programs that are built with the same flags share the packages that Go compiles: also those of chainsaw-tests/cmd/cluster/tools.go
-# and chainsaw-tests/cmd/images. The compiler needs half the processor time without debug information and with less garbage collection.
-flags := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
-compiler := CGO_ENABLED=0 GOGC=400
-
 .PHONY: plugin
 plugin: ## Build kubectl stfs and its completion into bin
-	$(compiler) go build $(flags) -ldflags "-s -w -X main.version=$(VERSION)" -o bin/kubectl-stfs ./controller/cmd/kubectl-stfs
+	GOGC=400 go build -ldflags "-s -w -X main.version=$(VERSION)" -o bin/kubectl-stfs ./controller/cmd/kubectl-stfs
 	install controller/cmd/kubectl-stfs/kubectl_complete-stfs bin
 
 # The generators run in their folder, so other paths must be absolute.
@@ -306,20 +307,20 @@ deps: $(cluster) ## Install the Debian packages that the tools and the local clu
 
 .PHONY: $(test_programs)
 $(test_programs): bin/%:
-	$(compiler) go -C chainsaw-tests build $(flags) -o $(CURDIR)/$@ ./cmd/$*
+	GOGC=400 go -C chainsaw-tests build -o $(CURDIR)/$@ ./cmd/$*
 
 .PHONY: $(golangci)
 $(golangci):
-	$(compiler) go -C chainsaw-tests/tools/lint build $(flags) -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	GOGC=400 go -C chainsaw-tests/tools/lint build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: $(gremlins)
 $(gremlins):
-	$(compiler) go -C chainsaw-tests/tools/gremlins build $(flags) -o $(CURDIR)/$@ github.com/go-gremlins/gremlins/cmd/gremlins
+	GOGC=400 go -C chainsaw-tests/tools/gremlins build -o $(CURDIR)/$@ github.com/go-gremlins/gremlins/cmd/gremlins
 
 # Without service discovery, which is most of promtool and not needed to test rules.
 .PHONY: $(promtool)
 $(promtool):
-	$(compiler) go -C chainsaw-tests/tools/promtool build $(flags) -tags remove_all_sd -o $(CURDIR)/$@ github.com/prometheus/prometheus/cmd/promtool
+	GOGC=400 go -C chainsaw-tests/tools/promtool build -tags remove_all_sd -o $(CURDIR)/$@ github.com/prometheus/prometheus/cmd/promtool
 
 .PHONY: help
 help: ## Show this list

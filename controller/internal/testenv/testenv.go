@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -180,10 +179,19 @@ func Chart(ctx context.Context, templates ...string) (objects []*unstructured.Un
 	}
 }
 
+// chart is found from the working directory, because a test that is built with -trimpath does not know where its source is.
 var chart = func() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "../../../charts/statefulsingleton")
+	dir, _ := os.Getwd()
+	for dir != "/" && !isFile(filepath.Join(dir, "go.mod")) {
+		dir = filepath.Dir(dir)
+	}
+	return filepath.Join(dir, "charts/statefulsingleton")
 }()
+
+func isFile(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
 
 // Definitions is the directory of the chart's CustomResourceDefinitions.
 var Definitions = filepath.Join(chart, "files/crds")
