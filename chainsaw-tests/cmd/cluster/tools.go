@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
 )
@@ -57,6 +59,7 @@ var toolModules = []toolModule{
 // build is the build of one toolModule.
 type build struct {
 	toolModule
+	title   string // what progress calls it
 	work    string // temporary files of the build
 	out     string // directory with bin/, images/ and other results
 	version string // version of toolModule.main
@@ -195,9 +198,10 @@ func (s toolsSource) buildMissing(ctx context.Context) error {
 			// If it fails, so does the build, with a better error.
 			downloads.Go(func() { _, _ = missing[i+1].goCommand(ctx, "mod", "download") })
 		}
-		err := step(buildTitle(missing, i), func() error {
+		title := buildTitle(missing, i)
+		err := step(title, func() error {
 			return complete(m.cache, func(partial string) error {
-				return (&build{toolModule: m, work: partial, out: filepath.Join(partial, "out")}).run(ctx)
+				return (&build{toolModule: m, title: title, work: partial, out: filepath.Join(partial, "out")}).run(ctx)
 			})
 		})
 		if err != nil {
@@ -273,12 +277,40 @@ func (b *build) run(ctx context.Context) error {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return err
 	}
-	args := append([]string{"build", "-tags=" + b.cgo, "-ldflags=" + ldflags, "-o", bin + "/"}, buildFlags...)
-	_, err := b.goCommand(ctx, append(args, what)...)
-	if err != nil || b.finish == nil {
+	args := append([]string{"build", "-v", "-tags=" + b.cgo, "-ldflags=" + ldflags, "-o", bin + "/"}, buildFlags...)
+	if err := b.compile(ctx, what, append(args, what)...); err != nil || b.finish == nil {
 		return err
 	}
 	return b.finish(ctx, b)
+}
+
+// compile runs the go command, and reports from time to time how many packages it has compiled.
+func (b *build) compile(ctx context.Context, what string, args ...string) error {
+	needed, err := b.goCommand(ctx, "list", "-deps", what)
+	if err != nil {
+		return err
+	}
+	cmd := b.command(ctx, args...)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
+	}
+	var printed strings.Builder
+	compiled, reported := 0, time.Now()
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		fmt.Fprintln(&printed, lines.Text())
+		if compiled++; time.Since(reported) > 20*time.Second {
+			progress("%s: %d of at most %d packages", b.title, compiled, strings.Count(needed, "\n")+1)
+			reported = time.Now()
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, tail(printed.String()))
+	}
+	return nil
 }
 
 // patch replaces the source by a copy if the module has a directory _patch. The copy uses the main module with the files of _patch.
@@ -378,16 +410,21 @@ func writeImage(b *build, name string, spec image.Spec) error {
 	return image.Write(filepath.Join(dir, name+".tar"), spec)
 }
 
-// goCommand runs the go command in the module, without the caller's workspace and flags. GOGC saves a third of the
+// command returns the go command in the module, without the caller's workspace and flags. GOGC saves a third of the
 // compiler's processor time, for about twice the memory.
-func (m toolModule) goCommand(ctx context.Context, args ...string) (string, error) {
+func (m toolModule) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = m.source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOGC=400")
 	if m.cgo != "" {
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
 	}
-	out, err := output(cmd)
+	return cmd
+}
+
+// goCommand runs the go command in the module, and returns what it prints.
+func (m toolModule) goCommand(ctx context.Context, args ...string) (string, error) {
+	out, err := output(m.command(ctx, args...))
 	if errors.Is(err, exec.ErrNotFound) {
 		return "", errors.New("the go command is not on PATH: install Go, then try again")
 	}
