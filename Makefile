@@ -26,6 +26,7 @@ REGISTRY ?= ghcr.io/statefulsingleton
 VERSION ?= $(shell awk '/^appVersion:/ {print $$2}' charts/statefulsingleton/Chart.yaml)
 RELEASE ?= statefulsingleton
 export APP_IMAGE := $(REGISTRY)/app:$(VERSION)
+export WRITER_IMAGE := $(REGISTRY)/writer:$(VERSION)
 
 # Programs for tests, from a Go module of their own.
 test_programs := $(addprefix bin/,cluster demo soak bench bench-scale images example-images licenses)
@@ -48,14 +49,15 @@ down: $(cluster) ## Remove the local cluster and all its processes
 
 ##@ Test
 
-# Fault tests break the cluster, so they don't run on that of the current kubeconfig. They wait half of the time, so the searches,
-# which nothing can disturb, run beside them.
+# Fault tests break the cluster, so they don't run on that of the current kubeconfig. They and the cases that need the cluster alone
+# mostly wait, so what computes runs beside them.
 stages := chainsaw-tests/scripts/stages.sh
 own_faults := $(if $(filter current,$(CLUSTER)),,faults)
+background := chainsaw-tests/scripts/background.sh
 
 .PHONY: test
 test: ## Run all tests, and keep the time of each stage in dist/stages.tsv
-	@$(stages) verify lint demo '$(own_faults) search' unit cases pages readme
+	@$(stages) demo '$(own_faults) verify lint search' 'cases-alone unit' cases-together pages readme
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests: demo, faults, cases, pages, README
@@ -64,8 +66,8 @@ e2e: ## Run the end-to-end tests: demo, faults, cases, pages, README
 .PHONY: lint
 lint: $(golangci) ## Check the code with .golangci.yml
 	$(golangci) config verify
-	$(golangci) run
-	cd chainsaw-tests && $(CURDIR)/$(golangci) run
+	$(background) $(golangci) run
+	cd chainsaw-tests && $(CURDIR)/$(background) $(CURDIR)/$(golangci) run
 
 # In a copy, to leave uncommitted changes alone.
 .PHONY: verify
@@ -79,8 +81,8 @@ verify: ## Fail if make generate would change a file; changes nothing
 # Go keeps the result until the packages change, because a search depends on nothing else.
 .PHONY: search
 search: ## Search all states of small models for two running pods; DEEP=1 searches larger models
-	nice go test -v -timeout 2h -run '^TestSearch' ./controller/singleton/handoff ./controller/cluster/membership ./controller/lock/tenure $(if $(DEEP),-deep) | grep -v '^=== '
-	nice go test -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
+	$(background) go test -v -timeout 2h -run '^TestSearch' ./controller/singleton/handoff ./controller/cluster/membership ./controller/lock/tenure $(if $(DEEP),-deep) | grep -v '^=== '
+	$(background) go test -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
 
 # The packages that make unit runs with the race detector. By default only the one that needs no module of Kubernetes, because the
 # detector needs every package compiled again. cmd/gate cannot be among them: its tests run the gate as a program of its own.
@@ -89,9 +91,9 @@ raced = $(addprefix ./controller/,$(RACED))
 .PHONY: unit
 unit: deps $(promtool) ## Run the tests beside the code, with Kyverno's engine, a real API server and the race detector
 	tools=$(tools); export PATH="$$tools:$(CURDIR)/bin:$$PATH" KUBEBUILDER_ASSETS="$$tools" KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m TIMEFORMAT="%0lR, and %0U s of CPU time"; \
-	time CGO_ENABLED=1 nice go test -race -count=1 -timeout 20m -skip '^TestSearch' $(raced); \
-	time nice go test -count=1 -timeout 20m -skip '^TestSearch' ./policies $$(go list ./... | grep -vxF "$$(go list $(raced))"); \
-	time nice go -C chainsaw-tests test -count=1 ./...
+	time CGO_ENABLED=1 $(background) go test -race -count=1 -timeout 20m -skip '^TestSearch' $(raced); \
+	time $(background) go test -count=1 -timeout 20m -skip '^TestSearch' ./policies $$(go list ./... | grep -vxF "$$(go list $(raced))"); \
+	time $(background) go -C chainsaw-tests test -count=1 ./...
 
 # Packages that decide, say what is held, or judge a proof. Gremlins runs the tests of the package for each mutation, and has no
 # flag that leaves out the searches and walks, which take minutes.
@@ -161,12 +163,19 @@ ifneq ($(CLUSTER),current)
 endif
 
 .PHONY: cases
-cases: install plugin example-images ## Run the end-to-end cases, and test the policies, on the local cluster
+cases: cases-alone ## Run the end-to-end cases, and test the policies, on the local cluster
+	$(MAKE) cases-together
+
+chainsaw = chainsaw=$$($(cluster) tools chainsaw); PATH="$$chainsaw:$$PATH" $(in_cluster) chainsaw-tests/scripts/cases.sh
+
+.PHONY: cases-alone
+cases-alone: install plugin example-images ## Run the cases that need the cluster alone
+	$(chainsaw) $@ --selector alone --parallel 1
+
+.PHONY: cases-together
+cases-together: install plugin example-images
 	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
-	@mkdir -p dist
-	chainsaw=$$($(cluster) tools chainsaw); PATH="$$chainsaw:$$PATH" $(in_cluster) chainsaw test chainsaw-tests/cases --config chainsaw-tests/.chainsaw.yaml --no-color \
-		--set image=$(REGISTRY)/app:$(VERSION) --set writer=$(REGISTRY)/writer:$(VERSION) --report-format JUNIT-TEST --report-path dist --report-name chainsaw | tee dist/chainsaw.log \
-		|| { awk -f chainsaw-tests/scripts/errors.awk dist/chainsaw.log; exit 1; }
+	$(chainsaw) $@ --selector '!alone'
 
 .PHONY: pages
 pages: install plugin example-images ## Run the commands of the pages in docs
