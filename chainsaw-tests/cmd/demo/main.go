@@ -1,9 +1,10 @@
-// Command demo rolls out a singleton, and prints each step of the handoff when it happens.
+// Command demo rolls out a singleton, and prints the events of the handoff when they happen.
 package main
 
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,24 +12,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 //go:embed app.yaml
 var manifest string
-
-const (
-	namespace = "demo"
-	name      = "demo"
-	// patience is the timeout of one handoff.
-	patience = 2 * time.Minute
-)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -40,27 +27,17 @@ func main() {
 }
 
 func demo(ctx context.Context) error {
-	c, err := world.Client()
-	if err != nil {
-		return err
-	}
-	directory, err := dataDirectory(ctx, c)
-	if err != nil {
-		return err
-	}
 	heading("Create a Deployment with one replica, and its StatefulSingleton")
-	if err := kubectl(ctx, strings.ReplaceAll(manifest, "DIRECTORY", directory), "apply", "-f", "-"); err != nil {
+	if err := create(ctx); err != nil {
 		return err
 	}
-	if err := kubectl(ctx, "", "wait", "stfs/"+name, "--for=jsonpath={.status.phase}=Running", "--timeout=2m"); err != nil {
-		return err
-	}
-	if err := rollOver(ctx, c); err != nil {
+	heading("kubectl rollout restart deployment/demo")
+	if err := rollOver(ctx); err != nil {
 		return err
 	}
 	heading("The gap of each handoff by the application's log on its volume: from the end of the old process to the start of the next")
-	if err := kubectl(ctx, "", "exec", "deployment/"+name, "-c", "app", "--", "/app", "check", "/data"); err != nil {
-		return err
+	if err := kubectl(ctx, "exec", "deployment/demo", "-c", "app", "--", "/app", "check", "/data", "--min-handoffs", "1").Run(); err != nil {
+		return fmt.Errorf("check the application's log: %w", err)
 	}
 	heading("Next steps")
 	fmt.Print(`  bin/cluster exec -- kubectl get stfs -n demo -o wide     show the singleton
@@ -74,45 +51,52 @@ func demo(ctx context.Context) error {
 	return nil
 }
 
-// dataDirectory creates the namespace of the demo and returns a new directory for its journal. A journal of an earlier
-// cluster must not be reused.
-func dataDirectory(ctx context.Context, c client.Client) (string, error) {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	err := c.Create(ctx, ns)
-	if apierrors.IsAlreadyExists(err) {
-		err = c.Get(ctx, client.ObjectKeyFromObject(ns), ns)
-	}
+// create creates the application, and waits until its first pod is active. The journal's directory has the uid of the namespace, because
+// the journal of an earlier cluster must not be reused.
+func create(ctx context.Context) error {
+	namespace := kubectl(ctx, "apply", "-o", "jsonpath={.metadata.uid}", "-f", "-")
+	namespace.Stdin = strings.NewReader(`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}}`)
+	namespace.Stdout = nil
+	uid, err := namespace.Output()
 	if err != nil {
-		return "", fmt.Errorf("create namespace %s: %w", namespace, err)
+		return fmt.Errorf("create namespace demo: %w", err)
 	}
-	return "/tmp/statefulsingleton-demo/" + string(ns.UID), nil
-}
-
-// rollOver restarts the Deployment and prints each step until the handoff is complete.
-func rollOver(ctx context.Context, c client.WithWatch) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	s, err := watchEvents(ctx, c)
-	if err != nil {
-		return err
+	application := kubectl(ctx, "apply", "-f", "-")
+	application.Stdin = strings.NewReader(strings.ReplaceAll(manifest, "DIRECTORY", "/tmp/statefulsingleton-demo/"+string(uid)))
+	if err := application.Run(); err != nil {
+		return fmt.Errorf("create the application: %w", err)
 	}
-	heading("kubectl rollout restart deployment/%s", name)
-	s.begin(time.Now())
-	if err := exec.CommandContext(ctx, "kubectl", "rollout", "restart", "-n", namespace, "deployment/"+name).Run(); err != nil {
-		return fmt.Errorf("restart deployment %s: %w", name, err)
-	}
-	return s.tell(ctx)
-}
-
-func heading(format string, args ...any) { fmt.Printf("\n== "+format+"\n", args...) }
-
-// kubectl runs kubectl in the namespace of the demo, and shows its output.
-func kubectl(ctx context.Context, input string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"-n", namespace}, args...)...)
-	cmd.Stdin = strings.NewReader(input)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("kubectl %v: %w", args, err)
+	if err := kubectl(ctx, "wait", "stfs/demo", "--for=jsonpath={.status.phase}=Running", "--timeout=2m").Run(); err != nil {
+		return fmt.Errorf("wait for the first pod: %w", err)
 	}
 	return nil
+}
+
+// rollOver restarts the Deployment, and prints the events until the handoff is complete.
+func rollOver(ctx context.Context) error {
+	watching, stop := context.WithCancel(ctx)
+	events := kubectl(watching, "get", "events", "--watch-only",
+		"-o", "custom-columns=TIME:.metadata.creationTimestamp,REASON:.reason,OBJECT:.involvedObject.name,MESSAGE:.message")
+	if err := events.Start(); err != nil {
+		stop()
+		return fmt.Errorf("watch the events: %w", err)
+	}
+	err := errors.Join(kubectl(ctx, "rollout", "restart", "deployment/demo").Run(),
+		kubectl(ctx, "rollout", "status", "deployment/demo", "--timeout=2m").Run())
+	time.Sleep(time.Second) // the last event follows the status
+	stop()
+	_ = events.Wait() // stopped
+	if err != nil {
+		return fmt.Errorf("roll out, see `kubectl describe stfs -n demo demo`: %w", err)
+	}
+	return nil
+}
+
+func heading(text string) { fmt.Printf("\n== %s\n", text) }
+
+// kubectl returns a command in the namespace of the demo, which shows its output.
+func kubectl(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--namespace", "demo"}, args...)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd
 }
