@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -128,7 +126,7 @@ func podSpec() corev1.PodSpec {
 // awaitPolicies waits until every policy works, or until the number of working policies stops growing.
 func (r *run) awaitPolicies(ctx context.Context, step *figures) error {
 	for last := time.Now(); step.Injected < len(r.made) && time.Since(last) < standstill; {
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := world.Pause(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 		if injected := len(r.enforced(step)); injected != step.Injected {
@@ -136,42 +134,28 @@ func (r *run) awaitPolicies(ctx context.Context, step *figures) error {
 		}
 	}
 	if step.Injected < len(r.made) {
-		r.tell("%d of %d policies work: %s", step.Injected, len(r.made), r.refusal())
+		r.tell("%d of %d policies work: see condition %s of the others", step.Injected, len(r.made), v1.ConditionPolicyInstalled)
 	}
 	return nil
 }
 
 // observeInjected observes the singletons, and the pods that a policy injected.
 func observeInjected(ctx context.Context, w *world.World) (*observer.Observer, error) {
-	injected, err := labels.NewRequirement(v1.SingletonLabel, selection.Exists, nil)
+	injected, err := labels.Parse(v1.SingletonLabel)
 	if err != nil {
 		return nil, err
 	}
-	return observer.Start(ctx, w, cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: labels.NewSelector().Add(*injected)}}})
-}
-
-// installed returns condition PolicyInstalled of the singleton, or nil.
-func (r *run) installed(s singleton) *metav1.Condition {
-	if object := r.observer.Singleton(s); object != nil {
-		return meta.FindStatusCondition(object.Status.Conditions, v1.ConditionPolicyInstalled)
-	}
-	return nil
+	return observer.Start(ctx, w, cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: injected}}})
 }
 
 // injected returns true if a check of the singleton's policy succeeded.
 func (r *run) injected(s singleton, step *figures) bool {
-	c := r.installed(s)
-	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, policyOf(s, step).String())
-}
-
-// refusal returns why one of the singletons has no policy that works.
-func (r *run) refusal() string {
-	for _, s := range r.made {
-		if c := r.installed(s); c != nil && c.Status != metav1.ConditionTrue {
-			return c.Reason + ": " + c.Message
-		}
+	object := r.observer.Singleton(s)
+	if object == nil {
+		return false
 	}
-	return "no condition says why"
+	c := meta.FindStatusCondition(object.Status.Conditions, v1.ConditionPolicyInstalled)
+	return c != nil && c.Status == metav1.ConditionTrue && strings.Contains(c.Message, policyOf(s, step).String())
 }
 
 func policyOf(s singleton, step *figures) policies.Ref {
@@ -198,15 +182,6 @@ func setValues(ctx context.Context, f form, kubelets ...string) error {
 		return fmt.Errorf("set policies %s for each %s and guards.kubeletUsers to %s by helm: %w: %s", f.kind, f.per, users, err, out)
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return errors.New("interrupted")
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // awaitSettled waits until each singleton has a Ready holder, warm spares, and no handoff in progress.

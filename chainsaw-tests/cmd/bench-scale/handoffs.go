@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,18 +37,9 @@ var (
 	}}
 )
 
-// chosen returns the singletons that are handed over at once. They are whole namespaces if possible, to distinguish
-// their requests from those of the others.
-func (r *run) chosen() []singleton {
-	all := slices.Clone(r.served)
-	slices.SortFunc(all, func(a, b singleton) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	return all[:min(handoffsAtOnce, len(all))]
-}
-
+// handOver hands singletons over at once, and measures the controller meanwhile.
 func (r *run) handOver(ctx context.Context, step *figures, c cause) error {
-	all := r.chosen()
+	all := r.served[:min(handoffsAtOnce, len(r.served))]
 	if err := r.scale(ctx, all, c.replicas); err != nil {
 		return err
 	}
@@ -62,30 +51,31 @@ func (r *run) handOver(ctx context.Context, step *figures, c cause) error {
 	if err != nil {
 		return err
 	}
-	begin, begun := time.Now(), journal.Now()
+	begun := journal.Now()
 	if err := forAll(ctx, len(all), all, func(ctx context.Context, s singleton) error { return c.begin(r, ctx, s) }); err != nil {
 		return err
 	}
 	if err := r.awaitOthers(ctx, all, old); err != nil {
 		return err
 	}
+	if err := world.Pause(ctx, 2*time.Second); err != nil { // for the last writes
+		return err
+	}
 	after, err := r.controller(ctx)
 	if err != nil {
 		return err
 	}
-	h := handoffs{Cause: c.name, N: len(all), CPUMS: (after.cpu() - before.cpu()) * 1000 / float64(len(all))}
-	var decided, ready []int64
+	each := func(value float64) float64 { return value / float64(len(all)) }
+	h := handoffs{
+		Cause: c.name, N: len(all), CPUMS: each(1000 * (after.cpu() - before.cpu())),
+		Reads: each(after.reads() - before.reads()), Writes: each(after.writes() - before.writes()),
+	}
+	var decided []int64
 	for _, s := range all {
 		life := r.observer.LifeOf(r.observer.Singleton(s).Status.ActivePodUID)
-		decided, ready = append(decided, (life.Record-begun).Milliseconds()), append(ready, (life.Ready-begun).Milliseconds())
+		decided = append(decided, (life.Record - begun).Milliseconds())
 	}
-	h.DecidedMS, h.ReadyMS = report.Distribute(decided), report.Distribute(ready)
-	if err := pause(ctx, 2*time.Second); err != nil { // for the last writes
-		return err
-	}
-	if err := countRequests(&h, all, begin, time.Now()); err != nil {
-		return err
-	}
+	h.DecidedMS = report.Distribute(decided)
 	step.Handoffs = append(step.Handoffs, h)
 	return r.scale(ctx, all, 1)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ const (
 	controllerURL = "https://%s:8443/metrics"
 	kyvernoURL    = "http://%s:8000/metrics"
 	mebibyte      = 1 << 20
+	requests      = "rest_client_requests_total"
 )
 
 // metrics are the metrics of a process.
@@ -50,13 +52,25 @@ func scrape(ctx context.Context, url, token string) (metrics, error) {
 	return parser.TextToMetricFamilies(response.Body)
 }
 
-// value returns the value of a metric without labels.
+// value returns the sum of a metric.
 func (m metrics) value(name string) (sum float64) {
 	for _, metric := range m[name].GetMetric() {
 		sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
 	}
 	return sum
 }
+
+// reads returns the number of requests to the API server that changed nothing.
+func (m metrics) reads() (sum float64) {
+	for _, metric := range m[requests].GetMetric() {
+		if slices.ContainsFunc(metric.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "method" && l.GetValue() == http.MethodGet }) {
+			sum += metric.GetCounter().GetValue()
+		}
+	}
+	return sum
+}
+
+func (m metrics) writes() float64 { return m.value(requests) - m.reads() }
 
 func (m metrics) memory() float64 { return m.value("process_resident_memory_bytes") / mebibyte }
 func (m metrics) cpu() float64    { return m.value("process_cpu_seconds_total") }
@@ -95,7 +109,7 @@ func (r *run) watchMemory(ctx context.Context) func() float64 {
 	var most float64
 	var done sync.WaitGroup
 	done.Go(func() {
-		for pause(ctx, time.Second) == nil {
+		for world.Pause(ctx, time.Second) == nil {
 			if m, err := r.controller(ctx); err == nil { // nothing answers during a restart
 				most = max(most, m.memory())
 			}

@@ -43,10 +43,9 @@ type figures struct {
 type handoffs struct {
 	Cause string `json:"cause"`
 	N     int    `json:"n"`
-	// DecidedMS is the time from the first cause until the status names the next pod, and ReadyMS until that pod is Ready.
+	// DecidedMS is the time from the first cause until the status names the next pod.
 	DecidedMS report.Distribution `json:"decided_ms"`
-	ReadyMS   report.Distribution `json:"ready_ms"`
-	// CPUMS is the controller's CPU time per handoff, and Writes and Reads are its requests per handoff.
+	// CPUMS is the controller's CPU time per handoff, and Writes and Reads are its requests per handoff, with those for its own Lease.
 	CPUMS  float64 `json:"cpu_ms"`
 	Writes float64 `json:"writes"`
 	Reads  float64 `json:"reads"`

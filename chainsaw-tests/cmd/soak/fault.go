@@ -235,7 +235,7 @@ func (r *run) awaitHandoffs(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, roundPatience)
 	defer cancel()
 	for before := r.judge().handoffs; r.judge().handoffs < before+n; {
-		if !pause(ctx, time.Second) {
+		if world.Pause(ctx, time.Second) != nil {
 			return
 		}
 	}
@@ -254,17 +254,7 @@ func (r *run) inject(ctx context.Context, b scheduledFault) error {
 		return nil
 	}
 	if err == nil {
-		pause(ctx, b.lasts)
+		_ = world.Pause(ctx, b.lasts) // the fault also ends with the run
 	}
 	return world.Await(context.WithoutCancel(ctx), "an end of "+b.String(), func(ctx context.Context) error { return b.fault.end(ctx, r, b.node) })
-}
-
-// pause returns false if the context ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
