@@ -3,18 +3,20 @@
 package main
 
 import (
-	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/mod/sumdb/dirhash"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/image"
 )
@@ -66,17 +68,12 @@ func run() error {
 
 // keyOf returns the cache directory for the sources and this type of machine.
 func keyOf(sources fs.FS) (string, error) {
-	sum := sha256.New()
-	fmt.Fprintln(sum, runtime.GOARCH)
-	err := fs.WalkDir(sources, ".", func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		content, err := fs.ReadFile(sources, p)
-		fmt.Fprintf(sum, "%s %d\n%s", p, len(content), content)
-		return err
-	})
-	return hex.EncodeToString(sum.Sum(nil))[:16], err
+	names, err := fs.Glob(sources, "*")
+	if err != nil {
+		return "", err
+	}
+	hash, err := dirhash.Hash1(names, func(name string) (io.ReadCloser, error) { return sources.Open(name) })
+	return runtime.GOARCH + "-" + strings.NewReplacer("/", "_", ":", "-").Replace(hash), err
 }
 
 // ensure builds the archive if it does not exist.

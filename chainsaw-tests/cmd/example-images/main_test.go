@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -60,25 +59,5 @@ func TestLayOut(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
-	}
-}
-
-// Each change of the content of an image changes its cache directory.
-func TestKeyOf(t *testing.T) {
-	keys := map[string]string{}
-	for name, files := range map[string]fstest.MapFS{
-		"one":             {"a.go": {Data: []byte("x")}},
-		"another content": {"a.go": {Data: []byte("y")}},
-		"another name":    {"b.go": {Data: []byte("x")}},
-		"two files":       {"a.go": {Data: []byte("x")}, "b.go": {Data: []byte("x")}},
-	} {
-		key, err := keyOf(files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if same, ok := keys[key]; ok {
-			t.Errorf("%s and %s have the same key %s", name, same, key)
-		}
-		keys[key] = name
 	}
 }
