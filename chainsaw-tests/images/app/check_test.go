@@ -23,24 +23,9 @@ func TestCheck(t *testing.T) {
 		want    string
 		wantErr string
 	}{
-		"text": {
+		"handoffs": {
 			journal: lines, args: []string{"--min-handoffs", "3"},
 			want: "a -> b  gap 20 ms\nb -> c  gap 100 ms\nc -> d  gap unknown: killed\nhandoffs 3, overlaps 0, gap: median 100 ms, worst 100 ms\n",
-		},
-		"json": {
-			journal: jsonLines(t, "0 a 0 start", "10 a 0 stop", "30 b 0 start"), args: []string{"--output", "json"},
-			want: `{
-  "handoffs": [
-    {
-      "from": "a",
-      "to": "b",
-      "gapMilliseconds": 20
-    }
-  ],
-  "overlaps": 0,
-  "stale": 0
-}
-`,
 		},
 		"too few are shown, and fail": {
 			journal: jsonLines(t, "0 a 0 start"), args: []string{"--min-handoffs", "1"},
@@ -57,7 +42,6 @@ func TestCheck(t *testing.T) {
 		"a line that is still being written": {journal: jsonLines(t, "0 a 0 start") + `{"event":"st`, want: "handoffs 0, overlaps 0\n"},
 		"no journal":                         {wantErr: "has the application ever run there?"},
 		"a broken line":                      {journal: lines + "{\n", wantErr: "line 7 of the journal"},
-		"unknown output":                     {journal: lines, args: []string{"-o", "yaml"}, wantErr: "use text or json"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -29,35 +29,6 @@ func TestLockIsHeldForGood(t *testing.T) {
 	}
 }
 
-func TestBeginWritesAnOverlapDown(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("STATEFULSINGLETON_EPOCH", "7")
-	for _, pod := range []string{"old", "new"} {
-		t.Setenv("POD_NAME", pod)
-		j, err := openJournal(dir, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := j.begin(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	entries, err := journal.Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, e := range entries {
-		if e.Epoch != 7 {
-			t.Errorf("entry %+v, want epoch 7", e)
-		}
-		got = append(got, e.Pod+" "+e.Event)
-	}
-	if diff := cmp.Diff([]string{"old start", "new overlap", "new start"}, got); diff != "" {
-		t.Errorf("journal (-want +got):\n%s", diff)
-	}
-}
-
 // In a pod of a StatefulSetLock, only the writer records, with the epoch of its tenure. An application without a role records
 // only the writes of clients. No entry follows the stop of a writer.
 func TestRoles(t *testing.T) {

@@ -152,17 +152,6 @@ func TestApp(t *testing.T) {
 			},
 			want: "a start b start b stopping b stop ",
 		},
-		"one crashed": {
-			play: func(t *testing.T, dir string) {
-				crashed := startApp(t, dir, "a", "CRASH_SECONDS=0.01")
-				_ = crashed.Wait() // the caller checks the exit code
-				if code := crashed.ProcessState.ExitCode(); code != 1 {
-					t.Errorf("exit code %d, want 1", code)
-				}
-				end(t, startApp(t, dir, "b"), syscall.SIGTERM)
-			},
-			want: "a start b start b stopping b stop ",
-		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
