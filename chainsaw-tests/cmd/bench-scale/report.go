@@ -57,11 +57,7 @@ func write(file string) error {
 	if err := report.ReadJSON(file, &r); err != nil {
 		return err
 	}
-	name := strings.TrimSuffix(file, ".json")
-	if err := report.Table(name+".md", r.Text(), 2, r.table()); err != nil {
-		return err
-	}
-	return r.picture().Save(name + ".svg")
+	return report.Write(strings.TrimSuffix(file, ".json"), r.Text(), 2, r.table(), r.picture())
 }
 
 func (r *results) table() [][]string {

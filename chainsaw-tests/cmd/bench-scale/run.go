@@ -43,7 +43,7 @@ func measure(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	described, err := machine.Describe(ctx, w, o.out)
+	described, err := machine.Describe(ctx, w)
 	if err != nil {
 		return err
 	}

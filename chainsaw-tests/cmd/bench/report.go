@@ -17,10 +17,7 @@ func (s *subject) report(folder string) error {
 		return err
 	}
 	names := 2 + min(len(s.conditions), 1)
-	if err := report.Table(file+".md", results.Text(), names, s.table(results.Rows)); err != nil {
-		return err
-	}
-	return s.picture(results.Rows).Save(file + ".svg")
+	return report.Write(file, results.Text(), names, s.table(results.Rows), s.picture(results.Rows))
 }
 
 func (s *subject) table(rows []row) [][]string {

@@ -89,7 +89,7 @@ func (r *run) measure(ctx context.Context) (err error) {
 		return err
 	}
 	r.start = time.Now()
-	if r.results.Run, err = machine.Describe(ctx, r.lab.World, r.out); err != nil {
+	if r.results.Run, err = machine.Describe(ctx, r.lab.World); err != nil {
 		return err
 	}
 	for _, c := range r.combinations() {
