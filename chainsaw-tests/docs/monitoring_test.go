@@ -112,21 +112,6 @@ func metricsIn(expression string) (names []string) {
 	return names
 }
 
-func TestMetricsIn(t *testing.T) {
-	for expression, want := range map[string][]string{
-		`absent(a_total)`: {"a_total"},
-		`max by (namespace) (a_b{type="Ready",reason!="C_D"}) > 0`: {"a_b"},
-		`rate(a_total[5m]) and on (job) b_c{name="d"}`:             {"a_total", "b_c"},
-		`increase(a_2_total[$__rate_interval])`:                    {"a_2_total"},
-		`histogram_quantile(0.5, sum by (le) (a_bucket))`:          {"a_bucket"},
-		`label_values(a_b, namespace)`:                             {"a_b"},
-	} {
-		if diff := cmp.Diff(want, metricsIn(expression)); diff != "" {
-			t.Errorf("metrics of %s (-want +got):\n%s", expression, diff)
-		}
-	}
-}
-
 var (
 	alertTitle  = regexp.MustCompile(`^Stateful(Singleton|Cluster)\w+$`)
 	alertName   = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)

@@ -15,8 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // named finds the names in the code of a folder that the reference must have.
@@ -111,13 +109,6 @@ func TestMessagesAreTheCodes(t *testing.T) {
 				t.Errorf("troubleshooting.md quotes %q of %s, which is in no source file", fragment, message)
 			}
 		}
-	}
-}
-
-func TestFirstCells(t *testing.T) {
-	page := "| message | so |\n| --- | --- |\n| `a …` | b |\n| `c` | d |\n\n| reason | so |\n| --- | --- |\n| `e` | f |\n"
-	if diff := cmp.Diff([]string{"`a …`", "`c`"}, firstCells(page, "message")); diff != "" {
-		t.Errorf("cells (-want +got):\n%s", diff)
 	}
 }
 
