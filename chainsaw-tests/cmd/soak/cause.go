@@ -14,9 +14,11 @@ import (
 // cause changes the pods of a workload.
 type cause struct {
 	name string
-	// begin starts the change, and returns a function that waits for its end. It may be repeated if the API server does not answer.
-	begin func(context.Context) (end func(context.Context) error, err error)
+	// begin starts the change, and returns what waits for its end. It may be repeated if the API server does not answer.
+	begin func(context.Context) (end, error)
 }
+
+type end func(context.Context) error
 
 // subject is a workload that is changed again and again.
 type subject interface {
@@ -60,14 +62,14 @@ func (a *actor) act(ctx context.Context) {
 func (a *actor) once(ctx context.Context, c cause) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var end func(context.Context) error
+	var await end
 	err := world.Await(ctx, c.name, func(ctx context.Context) (err error) {
-		end, err = c.begin(ctx)
+		await, err = c.begin(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	a.count(a.Key().Namespace, c.name)
-	return end(ctx)
+	a.count(a.caused, a.Key().Namespace, c.name)
+	return await(ctx)
 }

@@ -49,27 +49,27 @@ func (r *run) newMembers(ctx context.Context, spec v1.StatefulClusterSpec, rando
 func (m members) journals() string { return m.Dir }
 
 func (m members) causes() []cause {
-	one := func(do func(context.Context, *corev1.Pod) error) func(context.Context) (func(context.Context) error, error) {
-		return func(ctx context.Context) (func(context.Context) error, error) {
+	one := func(name string, do func(context.Context, *corev1.Pod) error) cause {
+		return cause{name, func(ctx context.Context) (end, error) {
 			pod, err := m.anyPod(ctx)
 			if err != nil {
 				return nil, err
 			}
 			return func(ctx context.Context) error { return m.AwaitAvailable(ctx, pod.Name) }, do(ctx, pod)
-		}
+		}}
 	}
 	return []cause{
-		{"delete", one(func(ctx context.Context, pod *corev1.Pod) error { return m.DeletePod(ctx, pod, nil) })},
-		{"force delete", one(func(ctx context.Context, pod *corev1.Pod) error { return m.DeletePod(ctx, pod, new(int64(0))) })},
-		{"evict", one(m.EvictPod)},
-		{"rollout", func(ctx context.Context) (func(context.Context) error, error) {
+		one("delete", func(ctx context.Context, pod *corev1.Pod) error { return m.DeletePod(ctx, pod, nil) }),
+		one("force delete", func(ctx context.Context, pod *corev1.Pod) error { return m.DeletePod(ctx, pod, new(int64(0))) }),
+		one("evict", m.EvictPod),
+		{"rollout", func(ctx context.Context) (end, error) {
 			pods, err := m.Pods(ctx)
 			if err != nil {
 				return nil, err
 			}
 			return func(ctx context.Context) error { return m.AwaitAvailable(ctx, slices.Collect(maps.Keys(pods))...) }, m.Roll(ctx)
 		}},
-		{"scale up and down", func(ctx context.Context) (func(context.Context) error, error) {
+		{"scale up and down", func(ctx context.Context) (end, error) {
 			if err := errors.Join(m.Scale(ctx, m.replicas+1), m.AwaitAvailable(ctx)); err != nil {
 				return nil, err
 			}

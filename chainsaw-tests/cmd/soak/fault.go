@@ -59,8 +59,8 @@ var serverFaults = []fault{
 	{"API server with late watches", cluster("apiserver", "delay", "SERVER", "5s"), healServers},
 }
 
-// faults returns the faults of the run. With several API servers, they include faults of one server.
-func (r *run) faults() []fault {
+// possible returns the faults of the run. With several API servers, they include faults of one server.
+func (r *run) possible() []fault {
 	all := slices.Clone(faults)
 	if r.clusters {
 		all = append(all, clusterFaults...)
@@ -143,7 +143,7 @@ func drain(ctx context.Context, r *run, node string) error {
 
 // killController first stores the logs, which are lost with the pods.
 func (r *run) killController(ctx context.Context) error {
-	file := filepath.Join(r.out, fmt.Sprintf("controller-%d.log", time.Now().Unix()))
+	file := filepath.Join(out, fmt.Sprintf("controller-%d.log", time.Now().Unix()))
 	if err := r.ControllerLogs(ctx, file); err != nil {
 		r.note("cluster", err.Error())
 	}
@@ -210,7 +210,7 @@ func (r *rounds) next() round {
 
 // breakThings runs until the context ends, and ends all faults.
 func (r *run) breakThings(ctx context.Context) error {
-	rounds := newRounds(r.seed, r.faults())
+	rounds := newRounds(r.seed, r.possible())
 	for {
 		next := rounds.next()
 		var injections errgroup.Group
@@ -234,7 +234,7 @@ func (r *run) breakThings(ctx context.Context) error {
 func (r *run) awaitHandoffs(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, roundPatience)
 	defer cancel()
-	for before := r.judge().handoffs; r.judge().handoffs < before+n; {
+	for before := len(r.judge().Handoffs); len(r.judge().Handoffs) < before+n; {
 		if world.Pause(ctx, time.Second) != nil {
 			return
 		}
@@ -246,9 +246,9 @@ func (r *run) inject(ctx context.Context, b scheduledFault) error {
 	defer func() { r.note("cluster", b.String()+" is over") }()
 	err := world.AwaitFor(ctx, time.Minute, b.String(), func(ctx context.Context) error { return b.fault.inject(ctx, r, b.node) })
 	if err == nil {
-		r.count("", b.fault.name)
-	} else if ctx.Err() == nil {
-		r.missed(b, err)
+		r.count(r.injected, "cluster", b.fault.name)
+	} else if ctx.Err() == nil { // for example because another fault had ended its target
+		r.note("cluster", fmt.Sprintf("%s was missed: %v", b, err))
 	}
 	if b.fault.end == nil {
 		return nil

@@ -25,8 +25,6 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 0, "seed of the faults and handoffs; 0 means a random seed")
 	flag.IntVar(&o.handoffs, "handoffs", 200, "minimum number of handoffs: of a singleton, or of a volume of a StatefulCluster to the next pod")
 	flag.BoolVar(&o.clusters, "clusters", false, "run StatefulClusters instead of singletons, with faults of their own")
-	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "time limit of the run")
-	flag.StringVar(&o.out, "out", "dist/soak", "directory for the log of the faults, the controller's logs and, after a failure, the journals")
 	flag.Parse()
 	if o.seed == 0 {
 		o.seed = uint64(rand.Uint32())
@@ -40,12 +38,17 @@ func main() {
 	}
 }
 
+const (
+	// limit is the time limit of a run.
+	limit = 40 * time.Minute
+	// out is the directory of the log of the faults, of the controller's logs and, after a failure, of the journals.
+	out = "dist/soak"
+)
+
 type options struct {
 	seed     uint64
 	handoffs int
 	clusters bool
-	limit    time.Duration
-	out      string
 }
 
 // target returns the target of the Makefile.
@@ -76,14 +79,14 @@ func soak(ctx context.Context, o options) error {
 		if kept := r.evidence(after); kept != nil {
 			err = errors.Join(err, fmt.Errorf("keep the evidence: %w", kept))
 		}
-		return fmt.Errorf("%w\nThe log of the faults, the journals and the controller's logs are in %s", err, o.out)
+		return fmt.Errorf("%w\nThe log of the faults, the journals and the controller's logs are in %s", err, out)
 	}
 	return r.remove(after)
 }
 
 // injectFaults injects faults until enough handoffs have happened.
 func (r *run) injectFaults(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, a := range r.actors {
@@ -107,16 +110,16 @@ func (r *run) follow(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("only %d of %d handoffs within %s: %w", r.judge().handoffs, r.handoffs, r.limit, ctx.Err())
+			return fmt.Errorf("only %d of %d handoffs within %s: %w", len(r.judge().Handoffs), r.handoffs, limit, ctx.Err())
 		case <-tick.C:
 		}
-		total := r.judge()
+		total, faults := r.judge(), r.faults()
 		fmt.Printf("soak: %4d s: %d/%d handoffs, %d faults, %d overlaps\n",
-			int(time.Since(r.start).Seconds()), total.handoffs, r.handoffs, total.faults, total.overlaps+total.stale)
-		switch {
-		case total.overlaps+total.stale > 0:
-			return fmt.Errorf("two processes ran at once: %d overlaps, %d stale tokens", total.overlaps, total.stale)
-		case total.handoffs >= r.handoffs:
+			int(time.Since(r.start).Seconds()), len(total.Handoffs), r.handoffs, faults, total.Overlaps+total.Stale)
+		if err := total.Verdict(); err != nil {
+			return err
+		}
+		if len(total.Handoffs) >= r.handoffs {
 			return nil
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -31,23 +32,16 @@ type run struct {
 	servers atomic.Int64
 
 	mu sync.Mutex
-	// done counts the actions by name.
-	done map[string]int
-	// faulted counts the faults.
-	faulted int
-}
-
-type totals struct {
-	handoffs, faults, overlaps, stale int
-	worst                             time.Duration
+	// caused and injected count the causes of handoffs and the faults by name.
+	caused, injected map[string]int
 }
 
 func newRun(w *world.World, o options) (*run, error) {
-	if err := errors.Join(os.RemoveAll(o.out), os.MkdirAll(o.out, 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(out), os.MkdirAll(out, 0o755)); err != nil {
 		return nil, err
 	}
-	file, err := os.Create(filepath.Join(o.out, "faults.log"))
-	return &run{World: w, options: o, start: time.Now(), file: file, done: map[string]int{}}, err
+	file, err := os.Create(filepath.Join(out, "faults.log"))
+	return &run{World: w, options: o, start: time.Now(), file: file, caused: map[string]int{}, injected: map[string]int{}}, err
 }
 
 // begin creates the workloads.
@@ -75,24 +69,12 @@ func (r *run) begin(ctx context.Context) error {
 	return all.Wait()
 }
 
-// count records an action on a workload or, if it has no namespace, on the whole cluster.
-func (r *run) count(subject, what string) {
+// count records a fault of the cluster, or a cause of a handoff of a workload.
+func (r *run) count(actions map[string]int, whom, what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.done[what]++
-	if subject == "" {
-		r.faulted++
-		subject = "cluster"
-	}
-	r.note(subject, what)
-}
-
-// missed records that a fault was not possible, for example because another fault had ended its target.
-func (r *run) missed(b scheduledFault, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.done["missed: "+b.fault.name]++
-	r.note("cluster", fmt.Sprintf("%s was missed: %v", b, err))
+	actions[what]++
+	r.note(whom, what)
 }
 
 func (r *run) note(whom, what string) {
@@ -100,23 +82,24 @@ func (r *run) note(whom, what string) {
 }
 
 // judge reads all journals.
-func (r *run) judge() totals {
-	var t totals
+func (r *run) judge() (total journal.Summary) {
 	for _, a := range r.actors {
 		s, _ := a.Check() // a failed check is counted
-		t.handoffs += len(s.Handoffs)
-		t.overlaps += s.Overlaps
-		t.stale += s.Stale
-		for _, h := range s.Handoffs {
-			if h.GapMilliseconds != nil {
-				t.worst = max(t.worst, time.Duration(*h.GapMilliseconds)*time.Millisecond)
-			}
-		}
+		total.Handoffs = append(total.Handoffs, s.Handoffs...)
+		total.Overlaps += s.Overlaps
+		total.Stale += s.Stale
 	}
+	return total
+}
+
+// faults returns the number of faults so far.
+func (r *run) faults() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t.faults = r.faulted
-	return t
+	for _, times := range r.injected {
+		n += times
+	}
+	return n
 }
 
 // endFaults ends all faults, and waits until every workload is complete.
@@ -126,13 +109,11 @@ func (r *run) endFaults(ctx context.Context) error {
 		return err
 	}
 	var failed []error
-	if r.faulted == 0 {
+	if r.faults() == 0 {
 		failed = append(failed, fmt.Errorf("no fault was injected, see %s", r.file.Name()))
 	}
 	for _, a := range r.actors {
-		if err := a.settle(ctx); err != nil {
-			failed = append(failed, err)
-		}
+		failed = append(failed, a.settle(ctx))
 		_, err := a.Check()
 		failed = append(failed, err)
 	}
@@ -140,32 +121,31 @@ func (r *run) endFaults(ctx context.Context) error {
 }
 
 func (r *run) table() {
-	last := r.judge()
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	total := r.judge()
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	row := func(what string, value any) { _, _ = fmt.Fprintf(table, "%s\t%v\n", what, value) }
-	_, _ = fmt.Fprintln(table)
-	for _, name := range slices.Sorted(maps.Keys(r.done)) {
-		row("  "+name, r.done[name])
+	row := func(what string, value any) { fmt.Fprintf(table, "%s\t%v\n", what, value) }
+	fmt.Fprintln(table)
+	for _, actions := range []map[string]int{r.caused, r.injected} {
+		for _, name := range slices.Sorted(maps.Keys(actions)) {
+			row("  "+name, actions[name])
+		}
 	}
 	row("seed", r.seed)
 	row("time", time.Since(r.start).Round(time.Second))
 	row("workloads", len(r.actors))
-	row("faults", r.faulted)
-	row("handoffs", last.handoffs)
-	row("worst recorded gap", last.worst)
-	row("overlaps", last.overlaps)
-	row("stale tokens, and names used twice", last.stale)
+	row("faults", r.faults())
+	row("handoffs", len(total.Handoffs))
+	row("overlaps", total.Overlaps)
+	row("stale tokens, and names used twice", total.Stale)
 	_ = table.Flush()
 }
 
 // evidence stores the logs and objects of a failure.
 func (r *run) evidence(ctx context.Context) error {
-	failed := []error{r.Evidence(ctx, r.out)}
+	failed := []error{r.Evidence(ctx, out)}
 	for _, a := range r.actors {
 		if a != nil && a.subject != nil {
-			failed = append(failed, os.CopyFS(filepath.Join(r.out, "journals", a.Key().Namespace), os.DirFS(a.journals())))
+			failed = append(failed, os.CopyFS(filepath.Join(out, "journals", a.Key().Namespace), os.DirFS(a.journals())))
 		}
 	}
 	return errors.Join(failed...)

@@ -46,7 +46,7 @@ func (s singleton) causes() []cause {
 		s.handoff("force delete", func(ctx context.Context) error { return s.deleteHolder(ctx, new(int64(0))) }),
 		s.handoff("scale to zero and back", s.scaleToZeroAndBack),
 		// The pod stays the holder, and only its process restarts.
-		{"crash", func(ctx context.Context) (func(context.Context) error, error) {
+		{"crash", func(ctx context.Context) (end, error) {
 			return s.holderAfter(ctx, 0, s.KillApp)
 		}},
 	}
@@ -58,11 +58,11 @@ func (s singleton) causes() []cause {
 
 // handoff returns a cause of a handoff.
 func (s singleton) handoff(name string, begin func(context.Context) error) cause {
-	return cause{name, func(ctx context.Context) (func(context.Context) error, error) { return s.holderAfter(ctx, 1, begin) }}
+	return cause{name, func(ctx context.Context) (end, error) { return s.holderAfter(ctx, 1, begin) }}
 }
 
 // holderAfter begins a change, and returns a function that waits for a holder after so many handoffs.
-func (s singleton) holderAfter(ctx context.Context, handoffs int64, begin func(context.Context) error) (func(context.Context) error, error) {
+func (s singleton) holderAfter(ctx context.Context, handoffs int64, begin func(context.Context) error) (end, error) {
 	got, err := s.Read(ctx)
 	if err != nil {
 		return nil, err
