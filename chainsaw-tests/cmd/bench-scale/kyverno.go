@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +21,7 @@ import (
 
 const (
 	kyvernoNamespace = "kyverno"
+	kyvernoName      = "kyverno-admission-controller"
 	kyvernoWebhooks  = "kyverno-resource-mutating-webhook-cfg"
 	// kyvernoMemory is the memory limit of Kyverno in this benchmark. A thousand NamespacedMutatingPolicies need more
 	// than the 384 MiB of its chart.
@@ -96,43 +96,28 @@ func (r *run) awaitNoWebhooks(ctx context.Context) error {
 
 // restartKyverno replaces Kyverno, and waits until the new one is Ready.
 func (r *run) restartKyverno(ctx context.Context) error {
-	pod, err := r.kyvernoPod(ctx)
-	if err != nil {
-		return err
-	}
-	if err := r.Delete(ctx, pod); err != nil {
-		return err
-	}
-	err = r.awaitKyverno(ctx, "another Kyverno", func(now *corev1.Pod) bool { return now.UID != pod.UID })
-	return errors.Join(err, r.AwaitWhole(ctx))
+	_, err := r.Kubectl(ctx, "rollout", "restart", "--namespace", kyvernoNamespace, "deployment/"+kyvernoName)
+	return errors.Join(err, r.awaitKyverno(ctx))
 }
 
 // giveKyvernoMemory waits until Kyverno runs with kyvernoMemory.
 func (r *run) giveKyvernoMemory(ctx context.Context) error {
-	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: kyvernoNamespace, Name: "kyverno-admission-controller"}}
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"kyverno","resources":{"limits":{"memory":%q}}}]}}}}`, kyvernoMemory)
-	if err := r.Patch(ctx, deployment, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
-		return err
-	}
-	return r.awaitKyverno(ctx, "Kyverno with "+kyvernoMemory+" of memory", func(pod *corev1.Pod) bool {
-		return pod.Spec.Containers[0].Resources.Limits.Memory().Cmp(resource.MustParse(kyvernoMemory)) == 0
-	})
+	_, err := r.Kubectl(ctx, "patch", "--namespace", kyvernoNamespace, "deployment/"+kyvernoName, "--patch", patch)
+	return errors.Join(err, r.awaitKyverno(ctx))
 }
 
-// awaitKyverno waits until Kyverno's only pod is Ready and fulfills the condition.
-func (r *run) awaitKyverno(ctx context.Context, what string, so func(*corev1.Pod) bool) error {
-	return world.Await(ctx, what, func(ctx context.Context) error {
-		pod, err := r.kyvernoPod(ctx)
-		if err == nil && !(so(pod) && world.IsTrue(pod, corev1.PodReady)) {
-			err = errors.New("it is not Ready")
-		}
-		return err
-	})
+// awaitKyverno waits until Kyverno's newest revision is Ready.
+func (r *run) awaitKyverno(ctx context.Context) error {
+	_, err := r.Kubectl(ctx, "rollout", "status", "--namespace", kyvernoNamespace, "deployment/"+kyvernoName, "--timeout=3m")
+	return errors.Join(err, r.AwaitWhole(ctx))
 }
 
+// kyvernoPod returns the only pod of Kyverno that is not terminating.
 func (r *run) kyvernoPod(ctx context.Context) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	err := r.List(ctx, &pods, client.InNamespace(kyvernoNamespace), client.MatchingLabels{"app.kubernetes.io/component": "admission-controller"})
+	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 	if err == nil && len(pods.Items) != 1 {
 		err = fmt.Errorf("Kyverno has %d pods, want one", len(pods.Items))
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -37,18 +36,25 @@ type options struct {
 }
 
 func main() {
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
+	o := options{singletons: []int{1, 100, 500, 1000}}
+	flag.Func("singletons", "comma-separated `numbers` of singletons (default 1,100,500,1000)", func(text string) (err error) {
+		o.singletons, err = numbers(text)
+		return err
+	})
+	flag.StringVar(&o.out, "out", "docs/benchmarks/scale.json", "`file` of the figures")
+	flag.BoolVar(&o.report, "report", false, "write the table and the picture beside the file of the figures, without a run")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), usage)
+		flag.PrintDefaults()
 	}
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		if o.report {
-			err = write(o.out)
-		} else {
-			err = measure(ctx, o)
-		}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if o.report {
+		err = write(o.out)
+	} else {
+		err = measure(ctx, o)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-scale:", err)
@@ -56,31 +62,15 @@ func main() {
 	}
 }
 
-func parse(args []string) (options, error) {
-	o := options{}
-	flags := flag.NewFlagSet("bench-scale", flag.ContinueOnError)
-	singletons := flags.String("singletons", "1,100,500,1000", "numbers of singletons, comma-separated and increasing")
-	flags.StringVar(&o.out, "out", "docs/benchmarks/scale.json", "`file` of the figures")
-	flags.BoolVar(&o.report, "report", false, "write the table and the picture beside the file of the figures, without a run")
-	flags.Usage = func() {
-		_, _ = fmt.Fprint(flags.Output(), usage)
-		flags.PrintDefaults()
-	}
-	if err := flags.Parse(args); err != nil {
-		return o, err
-	}
-	if flags.NArg() > 0 {
-		return o, fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
-	}
-	for number := range strings.SplitSeq(*singletons, ",") {
+// numbers returns the numbers in increasing order.
+func numbers(text string) (all []int, err error) {
+	for number := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 1 {
-			return o, fmt.Errorf("-singletons contains %q: use numbers of 1 or more", number)
+			return nil, fmt.Errorf("%q is no number of 1 or more", number)
 		}
-		o.singletons = append(o.singletons, n)
+		all = append(all, n)
 	}
-	if !slices.IsSorted(o.singletons) {
-		return o, errors.New("-singletons must increase")
-	}
-	return o, nil
+	slices.Sort(all)
+	return all, nil
 }
