@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,15 +11,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
 const (
 	// benchLabel marks the nodes and namespaces that the benchmark creates.
 	benchLabel = "apps.statefulsingleton.com/bench"
 	benchName  = "scale"
+	selector   = benchLabel + "=" + benchName
 	// podsOnNode leaves room on each node for the additional pods of handoffs.
 	podsOnNode = 50
 )
@@ -65,16 +62,6 @@ func (r *run) addNodes(ctx context.Context) error {
 			return err
 		}
 	}
-	return world.Await(ctx, "kwok's nodes", func(ctx context.Context) error {
-		var nodes corev1.NodeList
-		if err := r.List(ctx, &nodes, client.MatchingLabels(ours)); err != nil {
-			return err
-		}
-		for i := range nodes.Items {
-			if !world.NodeReady(&nodes.Items[i]) {
-				return errors.New(nodes.Items[i].Name + " is not Ready; see kwok's log")
-			}
-		}
-		return nil
-	})
+	_, err := r.Kubectl(ctx, "wait", "nodes", "--selector", selector, "--for=condition=Ready", "--timeout=3m")
+	return err
 }

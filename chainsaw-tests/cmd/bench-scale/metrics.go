@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -25,6 +22,8 @@ const (
 	kyvernoURL    = "http://%s:8000/metrics"
 	mebibyte      = 1 << 20
 	requests      = "rest_client_requests_total"
+	// metricsReader is the name of a ClusterRoleBinding.
+	metricsReader = "bench-scale-metrics-reader"
 )
 
 // metrics are the metrics of a process.
@@ -86,21 +85,14 @@ func (r *run) controller(ctx context.Context) (metrics, error) {
 // readMetrics gets a token for the metrics of the controllers, for a default ServiceAccount that may read them until
 // the end of this run.
 func (r *run) readMetrics(ctx context.Context) error {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: world.ControllerNamespace, Name: "default"}}
-	err := r.Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "bench-scale-metrics-reader", Labels: ours},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "statefulsingleton-metrics-reader"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}},
-	})
+	_, err := r.Kubectl(ctx, "create", "clusterrolebinding", metricsReader,
+		"--clusterrole=statefulsingleton-metrics-reader", "--serviceaccount="+world.ControllerNamespace+":default")
 	if err != nil {
 		return err
 	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(24 * 60 * 60))}}
-	if err := r.SubResource("token").Create(ctx, account, request); err != nil {
-		return fmt.Errorf("get a token to read the metrics with: %w", err)
-	}
-	r.token = request.Status.Token
-	return nil
+	token, err := r.Kubectl(ctx, "create", "token", "default", "--namespace", world.ControllerNamespace, "--duration=24h")
+	r.token = strings.TrimSpace(token)
+	return err
 }
 
 // watchMemory returns a function that returns the maximum memory of the leader since the call.

@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -168,30 +166,17 @@ func (r *run) tell(format string, args ...any) {
 
 // clean removes everything that this run, or a killed run, created.
 func (r *run) clean(ctx context.Context) error {
-	return errors.Join(r.removeSingletons(ctx),
-		r.DeleteAllOf(ctx, &corev1.Node{}, client.MatchingLabels(ours)),
-		r.DeleteAllOf(ctx, &rbacv1.ClusterRoleBinding{}, client.MatchingLabels(ours)))
+	err := r.removeSingletons(ctx)
+	_, nodes := r.Kubectl(ctx, "delete", "nodes", "--selector", selector)
+	_, binding := r.Kubectl(ctx, "delete", "clusterrolebinding", metricsReader, "--ignore-not-found")
+	return errors.Join(err, nodes, binding)
 }
 
 // removeSingletons removes all singletons with their namespaces.
 func (r *run) removeSingletons(ctx context.Context) error {
-	var namespaces corev1.NamespaceList
-	if err := r.List(ctx, &namespaces, client.MatchingLabels(ours)); err != nil {
-		return err
-	}
-	for i := range namespaces.Items {
-		if err := client.IgnoreNotFound(r.Delete(ctx, &namespaces.Items[i])); err != nil {
-			return err
-		}
-	}
 	r.made, r.served = nil, nil
-	return world.AwaitFor(ctx, removal, "the end of the bench's namespaces", func(ctx context.Context) error {
-		err := r.List(ctx, &namespaces, client.MatchingLabels(ours))
-		if err == nil && len(namespaces.Items) > 0 {
-			err = fmt.Errorf("%d are there", len(namespaces.Items))
-		}
-		return err
-	})
+	_, err := r.Kubectl(ctx, "delete", "namespaces", "--selector", selector, "--timeout", removal.String())
+	return err
 }
 
 // refuseOthers returns an error if other singletons exist, because they would be measured too.

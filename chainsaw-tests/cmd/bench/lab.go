@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -135,11 +134,6 @@ func (l *lab) remove(ctx context.Context, workload interface {
 	if err := workload.Remove(ctx); err != nil {
 		return err
 	}
-	namespace := workload.Key().Namespace
-	return world.AwaitFor(ctx, patience, "namespace "+namespace+" is removed", func(ctx context.Context) error {
-		if err := l.Get(ctx, types.NamespacedName{Name: namespace}, &corev1.Namespace{}); err != nil {
-			return client.IgnoreNotFound(err)
-		}
-		return errors.New("it exists")
-	})
+	_, err := l.Kubectl(ctx, "wait", "namespace/"+workload.Key().Namespace, "--for=delete", "--timeout", patience.String())
+	return err
 }
