@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -109,15 +110,13 @@ replace (
 // enter creates the world, and changes into it until the test ends.
 func enter(t *testing.T) {
 	t.Helper()
-	root := t.TempDir()
+	files := fstest.MapFS{}
 	for name, content := range world {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		files[name] = &fstest.MapFile{Data: []byte(content), Mode: 0o600}
+	}
+	root := t.TempDir()
+	if err := os.CopyFS(root, files); err != nil {
+		t.Fatal(err)
 	}
 	t.Chdir(root)
 }
