@@ -55,6 +55,10 @@ func TestKubeletReported(t *testing.T) {
 		"waits after a crash":          {phase: corev1.PodFailed, states: []corev1.ContainerStatus{{State: waiting, LastTerminationState: terminated("Error")}}},
 		"waits with a container":       {phase: corev1.PodFailed, states: []corev1.ContainerStatus{{State: waiting, ContainerID: "id"}}},
 		"unknown, in the last report":  {phase: corev1.PodFailed, states: []corev1.ContainerStatus{{State: terminated(unknown)}}, want: true},
+		"unknown twice, in the last":   {phase: corev1.PodFailed, states: []corev1.ContainerStatus{{State: terminated(unknown), LastTerminationState: terminated(unknown)}}, want: true},
+		"unknown after a crash":        {phase: corev1.PodFailed, states: []corev1.ContainerStatus{{State: terminated(unknown), LastTerminationState: terminated("Error")}}, want: true},
+		"waits, and unknown before":    {phase: corev1.PodFailed, states: []corev1.ContainerStatus{{State: waiting, LastTerminationState: terminated(unknown)}}},
+		"unknown, and still Running":   {phase: corev1.PodRunning, states: []corev1.ContainerStatus{{State: terminated(unknown), LastTerminationState: terminated(unknown)}}},
 		"unknown to the runtime":       {phase: corev1.PodFailed, states: []corev1.ContainerStatus{{State: terminated(unknown), ContainerID: "id"}}},
 		"unknown before":               {phase: corev1.PodFailed, states: []corev1.ContainerStatus{{State: terminated("Error"), LastTerminationState: terminated(unknown), ContainerID: "id"}}},
 	} {

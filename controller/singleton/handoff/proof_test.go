@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -36,13 +35,9 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"terminating":             {with(holder().Deleting()), ""},
 		"terminating and unready": {with(holder().Deleting().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")), ""},
 
-		// The kubelet reports the termination.
+		// The kubelet reports the termination. TestKubeletReported of package proof has the other reports and their writers.
 		"the kubelet ended it after a deletion":   {with(holder().Deleting().Ended()), v1.ProofKubeletReported},
 		"the kubelet ended it without a deletion": {with(holder().Ended()), v1.ProofKubeletReported},
-		"Succeeded": {with(holder().Ended().Phase(corev1.PodSucceeded)), v1.ProofKubeletReported},
-		"evicted by the kubelet": {
-			with(holder().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "TerminationByKubelet", "")), v1.ProofKubeletReported,
-		},
 		"drained": {
 			with(holder().Deleting().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI", "")), v1.ProofKubeletReported,
 		},
@@ -59,7 +54,6 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"Failed with a running container":           {with(holder().Deleting().Ended().State("app", running())), ""},
 		"Failed with one of two containers running": {with(two().Deleting().Ended().State("helper", running())), ""},
 		"Failed with both containers terminated":    {with(two().Deleting().Ended()), v1.ProofKubeletReported},
-		"Failed without a container state":          {with(rejected(holder().Deleting())), ""},
 		"Failed with a running held init container": {with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().State("migrate", running())), ""},
 		"Failed with a completed init container that the singleton names only now": {
 			with(openInit("db-1").Holding().Deleting().Ended()).HoldInit(), v1.ProofKubeletReported,
@@ -77,61 +71,21 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"a held init container failed, and the other containers were never created": {
 			with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().State("app", waiting("PodInitializing", ""))), v1.ProofKubeletReported,
 		},
-		"a held init container failed, and another container was created before": {
-			with(heldInit("db-1").Signalled(7).Running().Deleting().Ended().Report(corev1.ContainerStatus{
-				Name: "app", State: waiting("PodInitializing", ""), LastTerminationState: terminated(1),
-			})), "",
-		},
-		"Failed before a container was created": {
-			with(holder().Deleting().Ended().State("app", waiting("PodInitializing", ""))), v1.ProofKubeletReported,
-		},
-		"Failed, and a container that was created waits again": {
-			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("CrashLoopBackOff", ""), ContainerID: "cri://1"})), "",
-		},
 		"Failed with one of two container states missing": {with(unreported(two().Deleting().Ended(), "helper")), ""},
 
 		// The kubelet could not locate the container.
 		"a container could not be located, and the runtime knows its ID": {with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})), ""},
-		"a container could not be located, and its cgroup still exists": {
-			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: waiting("ContainerCreating", ""), LastTerminationState: unknown()})), "",
-		},
-		"a container could not be located, and its cgroup is removed": {
-			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: unknown()})), v1.ProofKubeletReported,
-		},
-		"a container could not be located after a crash, and its cgroup is removed": {
-			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: terminated(1)})), v1.ProofKubeletReported,
-		},
-		"a container could not be located, its cgroup is removed, and the phase is not terminal": {
-			with(holder().Deleting().Ended().Phase(corev1.PodRunning).Report(corev1.ContainerStatus{Name: "app", State: unknown(), LastTerminationState: unknown()})), "",
-		},
-		"a container could not be located, and its next instance terminated": {
-			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: terminated(143), LastTerminationState: unknown(), ContainerID: "cri://2"})), "",
-		},
 		"a container could not be located, and the pod is attested": {
 			with(holder().Deleting().Ended().Report(corev1.ContainerStatus{Name: "app", State: unknown(), ContainerID: "cri://1"})).Attest("db-1-uid"), v1.ProofAttested,
 		},
-		"a container was never created, as the last report says": {with(holder().Deleting().Ended().State("app", unknown())), v1.ProofKubeletReported},
-		"the singleton names no container of the pod":            {with(plain().Deleting().Ended()).Containers("other"), ""},
-
-		"Failed, by an unknown writer":                   {with(holder().Deleting().Ended().WrittenBy(nil)), ""},
-		"Failed, by a writer that reports no containers": {with(holder().Deleting().Ended().WrittenBy(map[string]string{"kubelet": `"f:containerStatuses":{}`, "somebody": `"f:phase":{}`})), ""},
-
-		"Failed, by a writer that used an apply": {
-			with(holder().Deleting().Ended().Recorded(func(e *metav1.ManagedFieldsEntry) { e.Operation = metav1.ManagedFieldsOperationApply })), "",
-		},
-		"Failed, by a writer outside of the status": {
-			with(holder().Deleting().Ended().Recorded(func(e *metav1.ManagedFieldsEntry) { e.Subresource = "" })), "",
-		},
+		"the singleton names no container of the pod": {with(plain().Deleting().Ended()).Containers("other"), ""},
 
 		// The pod garbage collector does not ask the kubelet.
 		"Failed by the pod garbage collector": {
 			with(holder().Deleting().FailedByGC("DeletionByPodGC")).NoNode(node1), "",
 		},
 		"Failed by the pod garbage collector after a crash, and then evicted": {
-			with(crashed(holder()).Deleting().FailedByGC("EvictionByEvictionAPI")).NoNode(node1), "",
-		},
-		"Failed by the pod garbage collector after a crash": {
-			with(holder().Deleting().Ended().Condition(corev1.DisruptionTarget, corev1.ConditionTrue, "DeletionByPodGC", "")).NoNode(node1), "",
+			with(holder().State("app", terminated(1)).Deleting().FailedByGC("EvictionByEvictionAPI")).NoNode(node1), "",
 		},
 
 		// The state of the node.
@@ -142,9 +96,6 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		},
 		"another node is out of service": {
 			with(holder().Deleting()).Node("node-3", corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
-		},
-		"the node is out of service and Ready": {
-			with(holder().Deleting()).Node(node1, corev1.ConditionTrue, corev1.TaintNodeOutOfService), "",
 		},
 		"the node is out of service, and the pod is not terminating": {
 			with(holder()).Node(node1, corev1.ConditionUnknown, corev1.TaintNodeOutOfService), "",
@@ -237,9 +188,6 @@ func signalledBy(plan handoff.Plan) string {
 	}
 	return ""
 }
-
-// crashed returns a pod whose main process has ended and may have been restarted.
-func crashed(p *PodWrapper) *PodWrapper { return p.State("app", terminated(1)) }
 
 // rejected returns a Failed pod without container states. The kubelet writes this status when it rejects the pod after
 // a restart of the kubelet.

@@ -432,14 +432,6 @@ func (p *PodWrapper) WrittenBy(fields map[string]string) *PodWrapper {
 	return p
 }
 
-// Recorded changes each entry of managedFields.
-func (p *PodWrapper) Recorded(change func(*metav1.ManagedFieldsEntry)) *PodWrapper {
-	for i := range p.ManagedFields {
-		change(&p.ManagedFields[i])
-	}
-	return p
-}
-
 // SnapshotWrapper builds a Snapshot.
 type SnapshotWrapper struct{ handoff.Snapshot }
 
