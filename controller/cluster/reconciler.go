@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -64,14 +63,7 @@ type Reconciler struct {
 // Reconcile observes, decides, executes and reports for one StatefulCluster.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	result, err := r.reconcile(ctx, request)
-	if ctx.Err() != nil {
-		return ctrl.Result{}, nil // the controller stops
-	}
-	if delay := r.conflicts.Ended(request.NamespacedName, apply.IsOvertaken(err)); delay > 0 {
-		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
-		return ctrl.Result{RequeueAfter: delay}, nil
-	}
-	return result, err
+	return r.conflicts.Result(ctx, request.NamespacedName, result, err, apply.IsOvertaken(err))
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
@@ -190,13 +182,9 @@ func (r *Reconciler) isTemporary(cluster *v1.StatefulCluster, err error) bool {
 // reportStalled sets the message and the conditions if a person must act.
 func reportStalled(cluster *v1.StatefulCluster, reason, message string) {
 	cluster.Status.Message = message
-	for conditionType, status := range map[string]metav1.ConditionStatus{
+	apply.SetConditions(&cluster.Status.Conditions, map[string]metav1.ConditionStatus{
 		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionReconciling: metav1.ConditionFalse, v1.ConditionStalled: metav1.ConditionTrue,
-	} {
-		meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{
-			Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: cluster.Generation,
-		})
-	}
+	}, reason, message, cluster.Generation)
 }
 
 // writeStatus writes the status if it has changed, and reports the change.
@@ -208,15 +196,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, stored, cluster *v1.Statef
 	return r.record(ctx, stored, cluster)
 }
 
-// record writes the status. The write is a compare-and-swap on the resourceVersion of the StatefulCluster that was read. It fails
-// if the API server would drop a field, which happens with an older CustomResourceDefinition.
+// record writes the status. It fails if the API server would drop a field, which happens with an older CustomResourceDefinition.
 func (r *Reconciler) record(ctx context.Context, stored, cluster *v1.StatefulCluster) error {
 	apply.CutMessages(&cluster.Status.Message, cluster.Status.Conditions)
-	status := cluster.Status.DeepCopy()
-	if err := r.Client.Status().Update(ctx, cluster, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
-		return fmt.Errorf("write the status of StatefulCluster %s: %w", client.ObjectKeyFromObject(cluster), err)
+	err := apply.UpdateStatus(ctx, r.Client, owner.StatefulCluster.Kind, cluster, client.FieldValidation(metav1.FieldValidationStrict))
+	if err != nil {
+		return err
 	}
-	cluster.Status = *status // the stored times are rounded
 	r.announce(ctx, &stored.Status, cluster)
 	return nil
 }

@@ -96,16 +96,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // clustersOnNode returns the StatefulClusters with a pod on the node.
-func (r *Reconciler) clustersOnNode(ctx context.Context, node client.Object) (requests []reconcile.Request) {
-	var list v1.StatefulClusterList
-	if err := r.Client.List(ctx, &list); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulClusters after an event. The periodic reconcile handles the change")
-		return nil
-	}
-	for i := range list.Items {
-		if slices.ContainsFunc(list.Items[i].Status.Members, func(m v1.ClusterMember) bool { return m.Node == node.GetName() }) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+func (r *Reconciler) clustersOnNode(ctx context.Context, node client.Object) []reconcile.Request {
+	return observe.Requests(ctx, r.Client, &v1.StatefulClusterList{}, func(cluster *v1.StatefulCluster) bool {
+		return slices.ContainsFunc(cluster.Status.Members, func(m v1.ClusterMember) bool { return m.Node == node.GetName() })
+	})
 }

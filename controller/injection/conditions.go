@@ -1,12 +1,16 @@
 package injection
 
 import (
+	"context"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
@@ -37,11 +41,14 @@ func (r *Reconciler) Condition(subject policies.Subject) metav1.Condition {
 	return installing(subject, r.policyOf(subject))
 }
 
-// OnChange sets the function that is called with each object whose condition changes.
-func (r *Reconciler) OnChange(changed func(types.NamespacedName)) {
-	r.conditions.mu.Lock()
-	defer r.conditions.mu.Unlock()
-	r.conditions.onChange = changed
+// Changes enqueues the objects whose condition changes.
+func (r *Reconciler) Changes() source.Source {
+	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		r.conditions.mu.Lock()
+		defer r.conditions.mu.Unlock()
+		r.conditions.onChange = func(key types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: key}) }
+		return nil
+	})
 }
 
 func (c *conditions) last(subject policies.Subject) (condition metav1.Condition, ok bool) {

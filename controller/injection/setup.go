@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -138,7 +137,7 @@ func (r *Reconciler) startInformers(served cache.Cache) (synced func() bool, kin
 func (r *Reconciler) objectsOfPolicy(ctx context.Context, policy client.Object) []reconcile.Request {
 	annotations := policy.GetAnnotations()
 	if namespace := annotations[policies.NamespaceAnnotation]; namespace != "" {
-		return r.objectsIn(ctx, namespace)
+		return observe.Requests(ctx, r.Client, r.Kind.NewList(), func(client.Object) bool { return true }, client.InNamespace(namespace))
 	}
 	namespace, name, ok := strings.Cut(annotations[r.Kind.Annotation], "/")
 	if !ok {
@@ -159,19 +158,5 @@ func (r *Reconciler) fenced(ctx context.Context, _ client.Object) (requests []re
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(subject)})
 		}
 	}
-	return requests
-}
-
-func (r *Reconciler) objectsIn(ctx context.Context, namespace string) []reconcile.Request {
-	list := r.Kind.NewList()
-	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list objects after an event. The periodic reconcile handles the change", "kind", r.Kind.Name, "namespace", namespace)
-		return nil
-	}
-	var requests []reconcile.Request
-	_ = meta.EachListItem(list, func(o runtime.Object) error {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o.(client.Object))})
-		return nil
-	})
 	return requests
 }

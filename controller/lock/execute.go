@@ -153,13 +153,7 @@ func (e *execution) takeAttestation(ctx context.Context, step tenure.TakeAttesta
 
 // createLease creates the Lease without a holder. The time of a renewal says that the Lease is held.
 func (e *execution) createLease(ctx context.Context, step tenure.CreateLease) error {
-	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: e.lock.Namespace, Name: e.lock.Spec.LeaseName,
-			Labels: map[string]string{v1.LockLabel: e.lock.Name}, OwnerReferences: owner.References(e.lock, owner.StatefulSetLock),
-		},
-		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(e.lock.Spec.LeaseDurationSeconds)},
-	}
+	lease := leases.OfLock(e.lock).NewLease(e.lock.Spec.LeaseDurationSeconds)
 	if step.Held > 0 {
 		lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = new(metav1.NewMicroTime(e.Clock.Now())), new(int32(step.Held.Seconds()))
 	}
@@ -187,7 +181,7 @@ func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) erro
 		"metadata": apply.Object{
 			"uid": e.lease.UID, "resourceVersion": e.lease.ResourceVersion,
 			"annotations": apply.Object{
-				signal.WriterAnnotation: step.Writer, signal.ExpiredAnnotation: orNull(step.Expired), signal.RevokedAnnotation: orNull(step.Revoked),
+				signal.WriterAnnotation: step.Writer, signal.ExpiredAnnotation: apply.OrNull(step.Expired), signal.RevokedAnnotation: apply.OrNull(step.Revoked),
 			},
 		},
 		"spec": spec,
@@ -196,14 +190,6 @@ func (e *execution) writeLease(ctx context.Context, step tenure.WriteLease) erro
 		return fmt.Errorf("patch Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	return nil
-}
-
-// orNull returns the value as text, or null for the zero value, which removes a field in a merge patch.
-func orNull[T comparable](value T) any {
-	if value == *new(T) {
-		return nil
-	}
-	return fmt.Sprint(value)
 }
 
 // grantAccess lets the fenced pods of the lock renew the Lease. It does nothing in a reconcile with other writes, because

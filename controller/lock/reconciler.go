@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -70,14 +69,7 @@ type Reconciler struct {
 // Reconcile observes, decides, executes and reports for one lock.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	result, err := r.reconcile(ctx, request)
-	if ctx.Err() != nil {
-		return ctrl.Result{}, nil // the controller stops
-	}
-	if delay := r.conflicts.Ended(request.NamespacedName, isOvertaken(err)); delay > 0 {
-		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
-		return ctrl.Result{RequeueAfter: delay}, nil
-	}
-	return result, err
+	return r.conflicts.Result(ctx, request.NamespacedName, result, err, isOvertaken(err))
 }
 
 // isOvertaken returns true if another client wrote an object since it was read. An object of a deleted lock of the same name is
@@ -175,26 +167,20 @@ func (r *Reconciler) reportFailure(ctx context.Context, lock *v1.StatefulSetLock
 	return errors.Join(err, r.reportStalled(ctx, lock, string(tenure.WriteRefused), "can't "+apply.ErrorText(err)))
 }
 
-// mustReport returns true if the status must report the error. A conflict is temporary, unless it happens each time. The removal of
-// an object since it was read is temporary too.
+// mustReport returns true if the status must report the error.
 func (r *Reconciler) mustReport(ctx context.Context, lock *v1.StatefulSetLock, err error) bool {
-	overtaken := isOvertaken(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(lock))
-	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
+	return r.conflicts.MustReport(ctx, lock, err, isOvertaken(err))
 }
 
 // reportStalled reports that a person must act, and keeps the record.
 func (r *Reconciler) reportStalled(ctx context.Context, lock *v1.StatefulSetLock, reason, message string) error {
 	stored := lock.DeepCopy()
 	lock.Status.Message = message
-	for conditionType, status := range map[string]metav1.ConditionStatus{
+	apply.SetConditions(&lock.Status.Conditions, map[string]metav1.ConditionStatus{
 		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionAvailable: metav1.ConditionFalse,
 		v1.ConditionReconciling: metav1.ConditionFalse, v1.ConditionProgressing: metav1.ConditionFalse,
 		v1.ConditionStalled: metav1.ConditionTrue, v1.ConditionError: metav1.ConditionTrue,
-	} {
-		meta.SetStatusCondition(&lock.Status.Conditions, metav1.Condition{
-			Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: lock.Generation,
-		})
-	}
+	}, reason, message, lock.Generation)
 	return r.writeStatus(ctx, stored, lock)
 }
 
@@ -214,15 +200,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, stored, lock *v1.StatefulS
 	return r.record(ctx, stored, lock)
 }
 
-// record writes the status. The write is a compare-and-swap on the resourceVersion of the lock that was read. It fails if the
-// API server would drop a field, which happens with an older CustomResourceDefinition.
+// record writes the status. It fails if the API server would drop a field, which happens with an older CustomResourceDefinition.
 func (r *Reconciler) record(ctx context.Context, stored, lock *v1.StatefulSetLock) error {
 	apply.CutMessages(&lock.Status.Message, lock.Status.Conditions)
-	status := lock.Status.DeepCopy()
-	if err := r.Client.Status().Update(ctx, lock, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
-		return fmt.Errorf("write the status of StatefulSetLock %s: %w", client.ObjectKeyFromObject(lock), err)
+	err := apply.UpdateStatus(ctx, r.Client, owner.StatefulSetLock.Kind, lock, client.FieldValidation(metav1.FieldValidationStrict))
+	if err != nil {
+		return err
 	}
-	lock.Status = *status // the stored times are rounded
 	r.announce(ctx, &stored.Status, lock)
 	return nil
 }

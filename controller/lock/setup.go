@@ -69,13 +69,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("statefulsetlock").
 		// The controller's own writes of status need no reconcile.
 		For(&v1.StatefulSetLock{}, builder.WithPredicates(specOrAnnotations)).
-		Watches(&v1.StatefulSetLock{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
+		Watches(&v1.StatefulSetLock{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(observe.CreatedOrDeleted())).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.locksOnNode), builder.WithPredicates(observe.NodeChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.locksOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Kind[client.Object](labelled, observe.PodMetadata(), handler.EnqueueRequestsFromMapFunc(lockOf))).
 		WatchesRawSource(source.Kind[client.Object](labelled, &coordinationv1.Lease{}, r.leaseEvents())).
 		WatchesRawSource(source.Func(r.enqueueOverdue)).
-		WatchesRawSource(source.Func(r.enqueueChangedInjections)).
+		WatchesRawSource(r.Injection.Changes()).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 10*time.Second),
@@ -84,12 +84,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("set up the controller of StatefulSetLocks: %w", err)
 	}
-	return nil
-}
-
-// enqueueChangedInjections enqueues the locks whose condition PolicyInstalled changes.
-func (r *Reconciler) enqueueChangedInjections(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.Injection.OnChange(func(key types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: key}) })
 	return nil
 }
 
@@ -136,15 +130,6 @@ func (r *Reconciler) enqueueOverdue(ctx context.Context, q workqueue.TypedRateLi
 	return nil
 }
 
-// createdOrDeleted passes the creation and the removal of a lock. It drops the initial list, which enqueues all locks anyway.
-func createdOrDeleted() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc:  func(e event.CreateEvent) bool { return !e.IsInInitialList },
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
-}
-
 // lockOf returns the lock that the label of the object names.
 var lockOf = observe.NamedBy(v1.LockLabel)
 
@@ -176,16 +161,6 @@ func (r *Reconciler) locksOfBudget(ctx context.Context, budget client.Object) []
 }
 
 // locks returns the locks in the cache for which the function returns true.
-func (r *Reconciler) locks(ctx context.Context, which func(*v1.StatefulSetLock) bool, in ...client.ListOption) (requests []reconcile.Request) {
-	var list v1.StatefulSetLockList
-	if err := r.Client.List(ctx, &list, in...); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulSetLocks after an event. The periodic reconcile handles the change")
-		return nil
-	}
-	for i := range list.Items {
-		if which(&list.Items[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+func (r *Reconciler) locks(ctx context.Context, which func(*v1.StatefulSetLock) bool, in ...client.ListOption) []reconcile.Request {
+	return observe.Requests(ctx, r.Client, &v1.StatefulSetLockList{}, which, in...)
 }

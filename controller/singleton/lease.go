@@ -9,11 +9,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/apply"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
@@ -39,7 +37,7 @@ func (e *execution) writeLease(ctx context.Context, step handoff.WriteLease) err
 	err := e.Client.Patch(ctx, lease, apply.StrategicPatch(apply.Object{
 		"metadata": apply.Object{
 			"uid": e.lease.UID, "resourceVersion": version,
-			"annotations": apply.Object{signal.RetireAnnotation: orNull(step.Retire), signal.ExpiredAnnotation: orNull(step.Expired)},
+			"annotations": apply.Object{signal.RetireAnnotation: apply.OrNull(step.Retire), signal.ExpiredAnnotation: apply.OrNull(step.Expired)},
 		},
 		"spec": e.leaseSpec(step),
 	}))
@@ -66,22 +64,9 @@ func (e *execution) leaseSpec(step handoff.WriteLease) apply.Object {
 	return spec
 }
 
-func orNull(uid types.UID) any {
-	if uid == "" {
-		return nil
-	}
-	return uid
-}
-
 // createLease creates the Lease without a holder. A pod can hold only a Lease that the controller has read.
 func (e *execution) createLease(ctx context.Context) error {
-	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: e.singleton.Namespace, Name: signal.LeaseName(e.singleton.Name),
-			Labels: map[string]string{v1.SingletonLabel: e.singleton.Name}, OwnerReferences: owner.References(e.singleton, owner.StatefulSingleton),
-		},
-		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(e.singleton.Spec.LeaseDurationSeconds)},
-	}
+	lease := leases.OfSingleton(e.singleton).NewLease(e.singleton.Spec.LeaseDurationSeconds)
 	err := e.Client.Create(ctx, lease)
 	if apierrors.IsAlreadyExists(err) {
 		err = leaseConflict(lease.Name, "it was created since the snapshot")

@@ -30,10 +30,10 @@ func TestPredicates(t *testing.T) {
 		}
 	}
 	neighbour := &v1.StatefulSingleton{}
-	if !createdOrDeleted().Create(event.CreateEvent{Object: neighbour}) || !createdOrDeleted().Delete(event.DeleteEvent{Object: neighbour}) {
+	if !observe.CreatedOrDeleted().Create(event.CreateEvent{Object: neighbour}) || !observe.CreatedOrDeleted().Delete(event.DeleteEvent{Object: neighbour}) {
 		t.Error("the creation or deletion of a singleton does not pass")
 	}
-	if createdOrDeleted().Update(event.UpdateEvent{ObjectOld: neighbour, ObjectNew: neighbour}) {
+	if observe.CreatedOrDeleted().Update(event.UpdateEvent{ObjectOld: neighbour, ObjectNew: neighbour}) {
 		t.Error("the change of a singleton passes")
 	}
 }

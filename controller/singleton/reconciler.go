@@ -65,14 +65,7 @@ func (r *Reconciler) observer() observe.Observer {
 // Reconcile observes, decides, executes and reports for one singleton.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	result, err := r.reconcile(ctx, request.NamespacedName)
-	if ctx.Err() != nil {
-		return ctrl.Result{}, nil // the controller stops
-	}
-	if delay := r.conflicts.Ended(request.NamespacedName, apierrors.IsConflict(err)); delay > 0 {
-		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
-		return ctrl.Result{RequeueAfter: delay}, nil
-	}
-	return result, err
+	return r.conflicts.Result(ctx, request.NamespacedName, result, err, apierrors.IsConflict(err))
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
@@ -143,13 +136,9 @@ func (r *Reconciler) reportTooManyPods(ctx context.Context, singleton *v1.Statef
 		status.TransitionTimestamp = new(metav1.NewMicroTime(r.Clock.Now()))
 	}
 	status.Phase, status.Message, status.ObservedGeneration = v1.PhaseFailed, tooMany.Error(), singleton.Generation
-	for conditionType, value := range map[string]metav1.ConditionStatus{
+	apply.SetConditions(&status.Conditions, map[string]metav1.ConditionStatus{
 		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionReconciling: metav1.ConditionFalse, v1.ConditionStalled: metav1.ConditionTrue,
-	} {
-		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-			Type: conditionType, Status: value, Reason: reasonTooManyPods, Message: status.Message, ObservedGeneration: singleton.Generation,
-		})
-	}
+	}, reasonTooManyPods, status.Message, singleton.Generation)
 	setInjectionStatus(status, r.Injection.Condition(singleton))
 	return ctrl.Result{RequeueAfter: tooManyPoll}, r.writeStatus(ctx, stored, singleton)
 }
@@ -177,11 +166,9 @@ func (r *Reconciler) reportFailedPlan(ctx context.Context, singleton *v1.Statefu
 	return r.writeStatus(ctx, stored, singleton)
 }
 
-// mustReport returns true if the status must report the error. A conflict is temporary, unless it happens each time. The
-// removal of an object since it was read is temporary too.
+// mustReport returns true if the status must report the error.
 func (r *Reconciler) mustReport(ctx context.Context, singleton *v1.StatefulSingleton, err error) bool {
-	overtaken := apierrors.IsConflict(err) && r.conflicts.Tolerates(client.ObjectKeyFromObject(singleton))
-	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
+	return r.conflicts.MustReport(ctx, singleton, err, apierrors.IsConflict(err))
 }
 
 // setInjectionStatus adds condition PolicyInstalled to the status, and its effect on Ready and Reconciling.
@@ -193,17 +180,12 @@ func setInjectionStatus(status *v1.StatefulSingletonStatus, installed metav1.Con
 	}
 	// Users who wait for Ready before they create the first pod expect that the pod is held.
 	status.Message = installed.Message
-	for _, c := range []metav1.Condition{
-		{Type: v1.ConditionReady, Status: metav1.ConditionFalse},
-		{Type: v1.ConditionReconciling, Status: metav1.ConditionTrue},
-	} {
-		c.Reason, c.Message, c.ObservedGeneration = installed.Reason, installed.Message, installed.ObservedGeneration
-		meta.SetStatusCondition(&status.Conditions, c)
-	}
+	apply.SetConditions(&status.Conditions, map[string]metav1.ConditionStatus{
+		v1.ConditionReady: metav1.ConditionFalse, v1.ConditionReconciling: metav1.ConditionTrue,
+	}, installed.Reason, installed.Message, installed.ObservedGeneration)
 }
 
-// writeStatus writes the status if it has changed, and reports the change. The write is a compare-and-swap on the
-// resourceVersion of the singleton that was read.
+// writeStatus writes the status if it has changed, and reports the change.
 func (r *Reconciler) writeStatus(ctx context.Context, stored, singleton *v1.StatefulSingleton) error {
 	fit(&singleton.Status)
 	if equality.Semantic.DeepEqual(stored.Status, singleton.Status) {
@@ -223,11 +205,9 @@ func fit(status *v1.StatefulSingletonStatus) {
 // record writes the status even if it has not changed, for the compare-and-swap.
 func (r *Reconciler) record(ctx context.Context, stored, singleton *v1.StatefulSingleton, options ...client.SubResourceUpdateOption) error {
 	fit(&singleton.Status)
-	status := singleton.Status.DeepCopy()
-	if err := r.Client.Status().Update(ctx, singleton, options...); err != nil {
-		return fmt.Errorf("write the status of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
+	if err := apply.UpdateStatus(ctx, r.Client, owner.StatefulSingleton.Kind, singleton, options...); err != nil {
+		return err
 	}
-	singleton.Status = *status // the stored times are rounded
 	r.announce(ctx, stored, singleton)
 	return nil
 }

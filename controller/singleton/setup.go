@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -84,12 +83,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("statefulsingleton").
 		// The controller's own writes of status need no reconcile.
 		For(&v1.StatefulSingleton{}, builder.WithPredicates(specOrAnnotations)).
-		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(createdOrDeleted())).
+		Watches(&v1.StatefulSingleton{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(observe.CreatedOrDeleted())).
 		WatchesMetadata(observe.PodMetadata(), r.podEvents()).
 		Watches(&coordinationv1.Lease{}, r.leaseEvents()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOnNode), builder.WithPredicates(observe.NodeChanges())).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.singletonsOfBudget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(source.Func(r.enqueueChangedInjections)).
+		WatchesRawSource(r.Injection.Changes()).
 		WatchesRawSource(source.Func(r.enqueueOverdue)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
@@ -103,12 +102,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
 	}
-	return nil
-}
-
-// enqueueChangedInjections enqueues the singletons whose condition PolicyInstalled changes.
-func (r *Reconciler) enqueueChangedInjections(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.Injection.OnChange(func(key types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: key}) })
 	return nil
 }
 
@@ -134,18 +127,7 @@ func anySingleton(*v1.StatefulSingleton) bool { return true }
 
 // singletons returns the singletons in the cache that match the option, and for which the function returns true.
 func (r *Reconciler) singletons(ctx context.Context, which func(*v1.StatefulSingleton) bool, in client.ListOption) []reconcile.Request {
-	var list v1.StatefulSingletonList
-	if err := r.Client.List(ctx, &list, in); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list StatefulSingletons after an event. The periodic reconcile handles the change")
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if which(&list.Items[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+	return observe.Requests(ctx, r.Client, &v1.StatefulSingletonList{}, which, in)
 }
 
 // singletonsOnNode returns the singletons with a holder or standby on the node.
@@ -163,13 +145,4 @@ func (r *Reconciler) singletonsOfBudget(ctx context.Context, budget client.Objec
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: budget.GetNamespace(), Name: its.Name}}}
 	}
 	return r.singletons(ctx, anySingleton, client.InNamespace(budget.GetNamespace()))
-}
-
-// createdOrDeleted drops the initial list, which enqueues all singletons anyway.
-func createdOrDeleted() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc:  func(e event.CreateEvent) bool { return !e.IsInInitialList },
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
 }

@@ -3,10 +3,14 @@
 package apply
 
 import (
+	"context"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (
@@ -29,6 +33,26 @@ func (c *Conflicts) Tolerates(object types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.conflicts[object] < inRow
+}
+
+// MustReport returns true if the status of the object must report the error, of which inConflict says whether it is a conflict. A
+// conflict is temporary, unless it happens each time. The removal of an object since it was read is temporary too.
+func (c *Conflicts) MustReport(ctx context.Context, object client.Object, err error, inConflict bool) bool {
+	overtaken := inConflict && c.Tolerates(client.ObjectKeyFromObject(object))
+	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
+}
+
+// Result returns the result and the error of a reconcile of the object, which inConflict says to be a conflict or not. A conflict
+// that is tolerated becomes a delay. If the context has ended, the controller stops, and nothing is an error.
+func (c *Conflicts) Result(ctx context.Context, object types.NamespacedName, result ctrl.Result, err error, inConflict bool) (ctrl.Result, error) {
+	if ctx.Err() != nil {
+		return ctrl.Result{}, nil
+	}
+	if delay := c.Ended(object, inConflict); delay > 0 {
+		ctrl.LoggerFrom(ctx).V(1).Info("Requeued after a conflict", "conflict", err.Error())
+		return ctrl.Result{RequeueAfter: delay}, nil
+	}
+	return result, err
 }
 
 // Ended counts a reconcile of the object that ended in a conflict, or resets the count after any other result. It returns how long

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -58,6 +60,34 @@ func RemoveAttestation(ctx context.Context, c client.Client, kind string, o clie
 		delete(o.GetAnnotations(), v1.AttestAnnotation)
 		return true
 	})
+}
+
+// UpdateStatus writes the status of an object of the kind. The write is a compare-and-swap on the resourceVersion of the object that was
+// read. The object keeps the status as it was sent, because the stored times are rounded.
+func UpdateStatus(ctx context.Context, c client.Client, kind string, o client.Object, options ...client.SubResourceUpdateOption) error {
+	sent := o.DeepCopyObject().(client.Object)
+	if err := c.Status().Update(ctx, sent, options...); err != nil {
+		return fmt.Errorf("write the status of %s %s: %w", kind, client.ObjectKeyFromObject(o), err)
+	}
+	o.SetResourceVersion(sent.GetResourceVersion())
+	return nil
+}
+
+// SetConditions sets conditions that have the same reason and the same message.
+func SetConditions(conditions *[]metav1.Condition, values map[string]metav1.ConditionStatus, reason, message string, generation int64) {
+	for conditionType, status := range values {
+		meta.SetStatusCondition(conditions, metav1.Condition{
+			Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: generation,
+		})
+	}
+}
+
+// OrNull returns the value as text, or null for the zero value, which removes a field in a patch.
+func OrNull[T comparable](value T) any {
+	if value == *new(T) {
+		return nil
+	}
+	return fmt.Sprint(value)
 }
 
 // swap changes the metadata of an object, unless change returns false. It fails if the object does not exist, or was written since it

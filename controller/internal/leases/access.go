@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -64,6 +65,16 @@ func (e *ForeignError) Error() string {
 	return fmt.Sprintf("the pods can't renew the Lease: %[1]s %[2]s exists, and %[3]s %[4]s does not control the %[1]s. "+
 		"If nothing needs the %[1]s, delete the %[1]s: kubectl delete %[5]s -n %[6]s %[7]s. Otherwise, create a %[3]s with another name",
 		e.kind, key, e.owner.kind.Kind, e.owner.GetName(), strings.ToLower(e.kind), key.Namespace, key.Name)
+}
+
+// NewLease returns the Lease of the owner, which names no pod.
+func (o Owner) NewLease(durationSeconds int32) *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: o.lease, Labels: map[string]string{o.label: o.GetName()}, OwnerReferences: owner.References(o.Object, o.kind),
+		},
+		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: &durationSeconds},
+	}
 }
 
 // check returns an error unless the owner controls the object.
