@@ -32,10 +32,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/injected"
 	"github.com/statefulsingleton/statefulsingleton/controller/injection"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/leases"
 	"github.com/statefulsingleton/statefulsingleton/controller/internal/testenv"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testpod"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
@@ -198,23 +198,10 @@ func (w *world) addPod(name string) {
 
 // fence prepares the pod for fencing, as Kyverno does.
 func (w *world) fence(pod *corev1.Pod) {
-	pod.Annotations = map[string]string{v1.FencingAnnotation: string(v1.FencingLease)}
 	pod.Spec.ServiceAccountName = "default"
-	app := &pod.Spec.Containers[0]
-	app.Command = append(slices.Clone(signal.Wrapper), "db")
-	app.Env = []corev1.EnvVar{{Name: signal.ContainerEnv, Value: app.Name}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
-	}}}
-	pod.Spec.InitContainers = []corev1.Container{{
-		Name: v1.SidecarName, Image: "gate", RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
-		VolumeMounts: []corev1.VolumeMount{{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true}},
-		Env: []corev1.EnvVar{
-			{Name: signal.LeaseEnv, Value: w.namespace + "/db"}, {Name: signal.LeaseDurationEnv, Value: "15"}, {Name: signal.HeldEnv, Value: app.Name},
-			{Name: signal.LockEnv, Value: "db"}, {Name: signal.PodNameEnv, Value: pod.Name},
-			{Name: signal.APIServerEnv, Value: "https://10.96.0.1:443"}, {Name: signal.AuthoritiesEnv, Value: signal.Fingerprint(nil)},
-		},
-	}}
+	pod.Spec.Containers[0].Command = append(slices.Clone(signal.Wrapper), "db")
+	pod.Spec.InitContainers = []corev1.Container{{Name: v1.SidecarName, Image: "gate", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
+	testpod.Fence(pod, "db", corev1.EnvVar{Name: signal.LockEnv, Value: "db"})
 }
 
 // sidecar writes the Lease, as the sidecar of the pod that it names does.
@@ -319,22 +306,6 @@ func TestBudgetIsRepaired(t *testing.T) {
 	_, got := w.evictions()
 	w.Expect(got.UID).NotTo(Equal(budget.UID))
 	w.Expect(got.Spec.Selector.MatchLabels).To(HaveKeyWithValue(v1.StsRoleLabel, v1.StsRoleWriter))
-}
-
-// An object of somebody else with the name of the PodDisruptionBudget stays, and is reported.
-func TestForeignBudget(t *testing.T) {
-	w := newWorld(t, v1.LockFencingNone, 2)
-	foreign := &policyv1.PodDisruptionBudget{ObjectMeta: w.named("statefulsetlock-db")}
-	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "StatefulSetLock", Name: "db", UID: w.lock().UID, Controller: new(true)}}
-	w.create(foreign)
-	w.settle(tenure.WriterReady)
-	is, got := w.evictions()
-	w.Expect(is.Reason).To(Equal("OtherBudget"))
-	w.Expect(got.UID).To(Equal(foreign.UID))
-	w.must(c.Delete(t.Context(), foreign))
-	is, got = w.evictions()
-	w.Expect(is.Status).To(Equal(metav1.ConditionTrue))
-	w.Expect(got).NotTo(BeNil())
 }
 
 // If the PodDisruptionBudget cannot be created, condition EvictionBlocked and an event report the error, once.

@@ -31,13 +31,7 @@ func (w *world) lease() *coordinationv1.Lease {
 // createLease creates a Lease as the executor does, with changes.
 func (w *world) createLease(s *v1.StatefulSingleton, changes ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
 	w.t.Helper()
-	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.namespace, Name: signal.LeaseName(s.Name), Labels: map[string]string{v1.SingletonLabel: s.Name},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s, v1.GroupVersion.WithKind("StatefulSingleton"))},
-		},
-		Spec: coordinationv1.LeaseSpec{LeaseTransitions: new(int32(0)), LeaseDurationSeconds: new(int32(15))},
-	}
+	lease := leases.OfSingleton(s).NewLease(15)
 	for _, change := range changes {
 		change(lease)
 	}
@@ -173,22 +167,14 @@ func TestLeaseConflicts(t *testing.T) {
 	}
 }
 
-// A Lease of another owner is not written. The error names the Lease, and has the command that removes it.
+// A Lease of another owner, here of an earlier singleton, is not written. The error names the Lease, and has the command that removes it.
 func TestForeignLease(t *testing.T) {
 	w, _ := newSteps(t)
-	for name, change := range map[string]func(*coordinationv1.Lease){
-		"no owner":                       func(lease *coordinationv1.Lease) { lease.OwnerReferences = nil },
-		"an earlier singleton":           func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].UID = "earlier" },
-		"an owner of another kind":       func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].Kind = "StatefulSetLock" },
-		"an owner that does not control": func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].Controller = new(false) },
-	} {
-		lease := w.createLease(w.singleton(), change)
-		err := w.executeSteps(lease, handoff.WriteLease{Version: versionOf(lease), Holder: db1, Duration: 20 * time.Second, Epoch: 1})
-		w.Expect(err).To(MatchError(ContainSubstring("kubectl delete lease -n "+w.namespace+" statefulsingleton-db")), name)
-		w.Expect(err).NotTo(MatchError(apierrors.IsConflict, "conflict"), "the status reports the error")
-		w.Expect(w.lease()).To(Equal(lease), name)
-		w.delete(lease)
-	}
+	lease := w.createLease(w.singleton(), func(lease *coordinationv1.Lease) { lease.OwnerReferences[0].UID = "earlier" })
+	err := w.executeSteps(lease, handoff.WriteLease{Version: versionOf(lease), Holder: db1, Duration: 20 * time.Second, Epoch: 1})
+	w.Expect(err).To(MatchError(ContainSubstring("kubectl delete lease -n " + w.namespace + " statefulsingleton-db")))
+	w.Expect(err).NotTo(MatchError(apierrors.IsConflict, "conflict"), "the status reports the error")
+	w.Expect(w.lease()).To(Equal(lease))
 }
 
 // A pod that has lost the Lease is a standby again. Demote fails if any client wrote the pod since the Snapshot.

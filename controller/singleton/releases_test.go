@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/injected"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testpod"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -15,20 +15,7 @@ import (
 func (w *world) fencedPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
 	pod := inject(w.bare(name, append(changes, fencedAs("default"))...), w.key(singletonName))
-	main, sidecar := &pod.Spec.Containers[0], &pod.Spec.InitContainers[0]
-	main.Env = append(main.Env, corev1.EnvVar{Name: signal.ContainerEnv, Value: main.Name})
-	sidecar.Env = []corev1.EnvVar{
-		{Name: signal.LeaseEnv, Value: w.namespace + "/" + leaseName},
-		{Name: signal.LeaseDurationEnv, Value: "15"},
-		{Name: signal.APIServerEnv, Value: "https://10.96.0.1:443"},
-		{Name: signal.AuthoritiesEnv, Value: signal.Fingerprint(nil)},
-		{Name: signal.HeldEnv, Value: main.Name},
-		{Name: signal.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-	}
-	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true})
-	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
-	}})
+	testpod.Fence(pod, leaseName)
 	w.create(pod)
 	w.report(pod, held)
 	return pod

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/injected"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testpod"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -67,24 +67,11 @@ func (p *PodWrapper) Role(role string) *PodWrapper { p.Labels[v1.StsRoleLabel] =
 
 // Fenced prepares the pod for fencing by Lease db-lease, which its sidecar renews within 15 s.
 func (p *PodWrapper) Fenced() *PodWrapper {
-	p.Annotations[v1.FencingAnnotation] = string(v1.FencingLease)
 	for i := range p.Spec.Containers {
-		c := &p.Spec.Containers[i]
-		c.Command = append(slices.Clone(signal.Wrapper), "db")
-		c.Env = []corev1.EnvVar{{Name: signal.ContainerEnv, Value: c.Name}, {Name: signal.HooksEnv, Value: "{}"}}
+		p.Spec.Containers[i].Command = append(slices.Clone(signal.Wrapper), "db")
 	}
-	p.Spec.Volumes = []corev1.Volume{{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
-	}}}
-	p.Spec.InitContainers = []corev1.Container{{
-		Name:         v1.SidecarName,
-		VolumeMounts: []corev1.VolumeMount{{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true}},
-		Env: []corev1.EnvVar{
-			{Name: signal.LeaseEnv, Value: "prod/db-lease"}, {Name: signal.LeaseDurationEnv, Value: "15"}, {Name: signal.HeldEnv, Value: "db"},
-			{Name: signal.LockEnv, Value: "db-lock"}, {Name: signal.PodNameEnv, Value: p.Name},
-			{Name: signal.APIServerEnv, Value: "https://10.96.0.1:443"}, {Name: signal.AuthoritiesEnv, Value: signal.Fingerprint(nil)},
-		},
-	}}
+	p.Spec.InitContainers = []corev1.Container{{Name: v1.SidecarName}}
+	testpod.Fence(&p.Pod, "db-lease", corev1.EnvVar{Name: signal.LockEnv, Value: "db-lock"})
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: v1.SidecarName, ContainerID: "containerd://0", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	return p
 }
