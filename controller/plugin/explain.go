@@ -172,7 +172,7 @@ func (s view) deleting(now time.Time) explanation {
 		e.helps = []help{{"show the events", s.kubectl("describe stfs %s", s.Singleton.Name)}}
 		return e
 	}
-	keep, message := handoff.KeptWhileDeleting(s.Snapshot, now)
+	_, waitsFor, message := handoff.Finalize(s.Snapshot, now)
 	if reported := s.Singleton.Status.Message; message == "" && strings.HasPrefix(reported, "the StatefulSingleton can't be removed yet: ") {
 		message = reported
 	}
@@ -182,10 +182,8 @@ func (s view) deleting(now time.Time) explanation {
 		return e
 	}
 	e.texts = []string{s.in.amended(message)}
-	for _, ref := range keep {
-		if pod := s.pod(ref.UID); pod != nil && proof.Going(pod) {
-			e.helps = append(e.helps, s.attestations(ref.UID)...)
-		}
+	for _, ref := range waitsFor {
+		e.helps = append(e.helps, s.attestations(ref.UID)...)
 	}
 	if holder := s.Singleton.Status.ActivePodUID; holder != "" && s.pod(holder) == nil {
 		e.helps = append(e.helps, s.attestations(holder)...)

@@ -231,8 +231,8 @@ func (c commands) statusOf(s view) Status {
 		Conditions: append([]metav1.Condition{}, singleton.Status.Conditions...),
 	}
 	if status.Deleting && s.hidden == "" {
-		_, waitsFor := handoff.KeptWhileDeleting(s.Snapshot, c.clock.Now())
-		status.Message = cmp.Or(waitsFor, status.Message)
+		_, _, message := handoff.Finalize(s.Snapshot, c.clock.Now())
+		status.Message = cmp.Or(message, status.Message)
 	}
 	return status
 }

@@ -49,7 +49,7 @@ func (r *Reconciler) finalizePods(ctx context.Context, singleton *v1.StatefulSin
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	steps, message := handoff.Finalize(snapshot, r.Clock.Now())
+	steps, _, message := handoff.Finalize(snapshot, r.Clock.Now())
 	if err := r.execute(ctx, snapshot, handoff.Plan{Steps: steps}); apierrors.IsNotFound(err) {
 		// A pod was removed since it was read.
 		return ctrl.Result{}, conflictOf(singleton, err)

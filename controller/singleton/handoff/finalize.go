@@ -10,50 +10,39 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
-// Finalize returns the writes for a singleton that is being deleted, once its policy is deleted. The
-// message says what the deletion waits for; it is empty if the deletion waits for nothing. RemoveFinalizer
-// fails if its pod was written or removed since the Snapshot: the pod may have been signalled, or may be
+// Finalize returns the writes for a singleton that is being deleted, once its policy is deleted. The deletion waits for
+// the pods in waitsFor, or for the lost holder, and the message says so. It is empty if the deletion waits for nothing.
+// RemoveFinalizer fails if its pod was written or removed since the Snapshot: the pod may have been signalled, or may be
 // lost. For the same reason the finalizer of the singleton is removed after those of its pods.
-func Finalize(s Snapshot, now time.Time) (steps []Step, message string) {
-	keep, message := KeptWhileDeleting(s, now)
-	for _, pod := range classify(s) {
-		// A pod that is not recorded now never will be, and then nothing opens its barrier.
-		unchoose := pod.UID != s.Singleton.Status.ActivePodUID && chosenBy(pod.Pod) != "" && chosenBy(pod.Pod) == s.Singleton.UID
-		if ref := refOf(pod.Pod); !slices.Contains(keep, ref) && (protected(pod.Pod) || unchoose) {
-			steps = append(steps, RemoveFinalizer{Pod: ref, Version: Version(pod.ResourceVersion), Unchoose: unchoose})
-		}
-	}
-	if message == "" {
-		steps = append(steps, Finish{Version: Version(s.Singleton.ResourceVersion)})
-	}
-	return steps, message
-}
-
-// KeptWhileDeleting returns the pods that keep their finalizer while the singleton is being deleted. The
-// message says what the deletion waits for; it is empty if the deletion waits for nothing.
 //
 // A terminating pod keeps its finalizer, because its object could be removed while its processes run. A
 // lost holder keeps the singleton, because only the record names the lost holder. A new singleton of the same
 // name would know neither the terminating pod nor the lost holder. A running pod that another singleton selects
 // keeps its finalizer too: that singleton removes it.
-func KeptWhileDeleting(s Snapshot, now time.Time) (keep []PodRef, message string) {
-	status := &s.Singleton.Status
-	lost := status.ActivePodUID != "" && s.proofForMissingHolder() == ""
+func Finalize(s Snapshot, now time.Time) (steps []Step, waitsFor []PodRef, message string) {
+	recorded := s.Singleton.Status.ActivePodUID
+	lost := recorded != "" && s.proofForMissingHolder() == ""
 	for _, pod := range classify(s) {
-		lost = lost && pod.UID != status.ActivePodUID
+		lost = lost && pod.UID != recorded
+		mayRun := pod.Proof == "" && protected(pod.Pod)
+		// A pod that is not recorded now never will be, and then nothing opens its barrier.
+		unchoose := pod.UID != recorded && chosenBy(pod.Pod) != "" && chosenBy(pod.Pod) == s.Singleton.UID
 		switch {
-		case pod.Proof != "" || !protected(pod.Pod):
-		case proof.Going(pod.Pod):
-			keep = append(keep, refOf(pod.Pod))
+		case mayRun && proof.Going(pod.Pod):
+			waitsFor = append(waitsFor, refOf(pod.Pod))
 			message = fmt.Sprintf("the StatefulSingleton is removed once pod %s has terminated: the pod is terminating%s", pod.Name, s.stoppingHelp(pod, now))
-		case s.runsForAnother(pod):
-			keep = append(keep, refOf(pod.Pod))
+		case mayRun && s.runsForAnother(pod):
+		case protected(pod.Pod) || unchoose:
+			steps = append(steps, RemoveFinalizer{Pod: refOf(pod.Pod), Version: Version(pod.ResourceVersion), Unchoose: unchoose})
 		}
 	}
 	if lost {
 		message = "the StatefulSingleton is removed once there is a proof that its holder has terminated: " + s.lostHelp()
 	}
-	return keep, message
+	if message == "" {
+		steps = append(steps, Finish{Version: Version(s.Singleton.ResourceVersion)})
+	}
+	return steps, waitsFor, message
 }
 
 // Orphans returns the writes for the pods of a singleton that no longer exists. It removes the finalizer of

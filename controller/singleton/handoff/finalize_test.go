@@ -11,54 +11,36 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
-// While a singleton is deleted, a running pod keeps its finalizer if another singleton selects the pod.
-func TestDeletionKeepsPodsOfOthers(t *testing.T) {
-	for name, tc := range map[string]struct {
-		snapshot *SnapshotWrapper
-		// deleting is true if the other singleton is also being deleted.
-		deleting bool
-		wantKeep []handoff.PodRef
-	}{
-		"there is no other singleton":                            {snapshot: MakeSnapshot(holder()).Holder("db-1")},
-		"another singleton selects the pod":                      {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "db"), wantKeep: []handoff.PodRef{ref("db-1")}},
-		"another singleton selects the pod and is being deleted": {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "db"), deleting: true},
-		"another singleton selects other pods":                   {snapshot: MakeSnapshot(holder()).Holder("db-1").Other("other", "cache")},
-		"a running pod is not held":                              {snapshot: MakeSnapshot(MakePod("db-1").Running().Protected()).Other("other", "db"), wantKeep: []handoff.PodRef{ref("db-1")}},
-		"a late signal may release the pod":                      {snapshot: MakeSnapshot(warm("db-1").Protected()).Other("other", "db")},
-		"the pod has terminated":                                 {snapshot: MakeSnapshot(holder().Ended()).Holder("db-1").Other("other", "db")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if tc.deleting {
-				tc.snapshot.Others[0].DeletionTimestamp = new(metav1.NewTime(now))
-			}
-			keep, message := handoff.KeptWhileDeleting(tc.snapshot.Snapshot, now)
-			if diff := cmp.Diff(tc.wantKeep, keep); diff != "" || message != "" {
-				t.Errorf("the deletion waits for %q, and keeps (-want +got):\n%s", message, diff)
-			}
-		})
-	}
-}
-
 // strip returns the step that removes the finalizer of the pod in the version that was read.
 func strip(name string) handoff.RemoveFinalizer {
 	return handoff.RemoveFinalizer{Pod: ref(name), Version: version}
 }
 
 // A deleted singleton first removes the finalizers of its pods, each in the version that was read. The singleton is
-// removed only after no pod is left to wait for.
+// removed only after no pod is left to wait for. A running pod keeps its finalizer if another singleton selects the pod.
 func TestFinalize(t *testing.T) {
 	finish := handoff.Finish{Version: version}
 	unchoose := handoff.RemoveFinalizer{Pod: ref("db-2"), Version: version, Unchoose: true}
+	stripped, kept := []handoff.Step{strip("db-1"), finish}, []handoff.Step{finish}
+	held := func() *SnapshotWrapper { return MakeSnapshot(holder()).Holder("db-1") }
+	bothDeleted := held().Other("other", "db")
+	bothDeleted.Others[0].DeletionTimestamp = new(metav1.NewTime(now))
 	for name, tc := range map[string]struct {
 		snapshot    *SnapshotWrapper
 		want        []handoff.Step
 		wantMessage string
 	}{
-		"no pods":                      {snapshot: MakeSnapshot(), want: []handoff.Step{finish}},
-		"a holder":                     {snapshot: MakeSnapshot(holder()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
-		"a standby":                    {snapshot: MakeSnapshot(warm("db-1")), want: []handoff.Step{finish}},
-		"a standby with the finalizer": {snapshot: MakeSnapshot(warm("db-1").Protected()), want: []handoff.Step{strip("db-1"), finish}},
-		"the holder has terminated":    {snapshot: MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), want: []handoff.Step{strip("db-1"), finish}},
+		"no pods":                              {snapshot: MakeSnapshot(), want: []handoff.Step{finish}},
+		"a holder":                             {snapshot: held(), want: stripped},
+		"a standby":                            {snapshot: MakeSnapshot(warm("db-1")), want: []handoff.Step{finish}},
+		"a standby with the finalizer":         {snapshot: MakeSnapshot(warm("db-1").Protected()), want: stripped},
+		"the holder has terminated":            {snapshot: MakeSnapshot(holder().Deleting().Ended()).Holder("db-1"), want: stripped},
+		"another singleton selects the holder": {snapshot: held().Other("other", "db"), want: kept},
+		"another singleton selects the holder, and is being deleted":     {snapshot: bothDeleted, want: stripped},
+		"another singleton selects other pods":                           {snapshot: held().Other("other", "cache"), want: stripped},
+		"another singleton selects a pod that runs and is not held":      {snapshot: MakeSnapshot(MakePod("db-1").Running().Protected()).Other("other", "db"), want: kept},
+		"another singleton selects a pod that a late signal may release": {snapshot: MakeSnapshot(warm("db-1").Protected()).Other("other", "db"), want: stripped},
+		"another singleton selects the holder, which has terminated":     {snapshot: MakeSnapshot(holder().Ended()).Holder("db-1").Other("other", "db"), want: stripped},
 		"the holder is terminating": {
 			snapshot: MakeSnapshot(holder().Deleting(), warm("db-2").Protected()).Holder("db-1"), want: []handoff.Step{strip("db-2")},
 			wantMessage: "the StatefulSingleton is removed once pod db-1 has terminated: the pod is terminating",
@@ -67,10 +49,8 @@ func TestFinalize(t *testing.T) {
 			snapshot:    MakeSnapshot(holder().FailedByGC("DeletionByPodGC")).Holder("db-1"),
 			wantMessage: "the pod is terminating, but it is Failed without a report that every held container has ended",
 		},
-		"the holder is lost": {snapshot: MakeSnapshot().Holder("db-1"), wantMessage: "the StatefulSingleton is removed once there is a proof that its holder has terminated"},
-		"the holder is lost and attested": {
-			snapshot: MakeSnapshot().Holder("db-1").Attest("db-1-uid"), want: []handoff.Step{finish},
-		},
+		"the holder is lost":              {snapshot: MakeSnapshot().Holder("db-1"), wantMessage: "the StatefulSingleton is removed once there is a proof that its holder has terminated"},
+		"the holder is lost and attested": {snapshot: MakeSnapshot().Holder("db-1").Attest("db-1-uid"), want: []handoff.Step{finish}},
 		"a standby with chosen-by is not recorded": {
 			snapshot: MakeSnapshot(MakePod("db-2").Barrier().Injected().ChosenBy("stfs-uid").Warm()), want: []handoff.Step{unchoose, finish},
 		},
@@ -85,7 +65,7 @@ func TestFinalize(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			steps, message := handoff.Finalize(tc.snapshot.Snapshot, now)
+			steps, _, message := handoff.Finalize(tc.snapshot.Snapshot, now)
 			if diff := cmp.Diff(tc.want, steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}

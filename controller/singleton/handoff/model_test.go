@@ -744,7 +744,7 @@ func (m *model) decide(v view) uint32 {
 	case !v.singleton.exists:
 		plan = m.translateSteps(v, handoff.Orphans(m.snapshot(v)))
 	case v.singleton.deleting:
-		steps, _ := handoff.Finalize(m.snapshot(v), now)
+		steps, _, _ := handoff.Finalize(m.snapshot(v), now)
 		plan = m.translateSteps(v, steps)
 	default:
 		decided := handoff.Decide(m.snapshot(v), now)
