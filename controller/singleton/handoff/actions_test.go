@@ -3,135 +3,222 @@ package handoff_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/search"
 )
 
-// actionKind is an action of one actor on a pod, a node or a controller. Traces consist of actionKind numbers.
-type actionKind uint8
+// action is something that one actor does to a pod, a node, a controller or the singleton. Traces consist of the numbers of actions.
+type action struct {
+	// text describes the action. It has a verb for each name of its place.
+	text string
+	on   place
+	// fault is true if the action counts against world.faults: a fault, or an action of a person.
+	fault bool
+	// can returns true if the action can happen, and do executes it. do panics with a violation if the action breaks a guarantee.
+	can func(at) bool
+	do  func(at)
+}
+
+// place is what an action happens to.
+type place uint8
 
 const (
-	// Actions that happen without a fault, in any order.
-	bindAction actionKind = iota
-	seeAction
-	actAction
-	reportAction
-	noticeAction
-	scaleAction
-	collectAction
-	controllerAction
-	createAction
-	recreateAction
-	backAction
-	seeLeaseAction
-	renewAction
-	obeyAction
-	releaseAction
-	endTermAction
-	expireAction
-	collectLeaseAction
-	// Faults and actions of people.
-	deleteAction
-	forceAction
-	evictAction
-	pressureAction
-	crashAction
-	cutAction
-	powerAction
-	deleteNodeAction
-	taintAction
-	attestAction
-	deleteSingletonAction
-	eraseSingletonAction
-	stripAction
-	dieAction
-	deleteLeaseAction
-	freezeAction
-	actionKinds
+	inWorld place = iota
+	toController
+	toNode
+	// A pod that is over is no place.
+	toPod
+	toBoundPod
+	// toPodAndNode is each pod with each node. toNewPod is the next pod with each revision that it can have.
+	toPodAndNode
+	toNewPod
+	places
 )
 
-// firstFault is the first action that counts against world.faults.
-const firstFault = deleteAction
-
-var actionTexts = [actionKinds]string{
-	bindAction:            "the scheduler binds pod %s to node-%d",
-	seeAction:             "the kubelet of pod %s learns how its object is",
-	actAction:             "the kubelet of pod %s does what it takes to be wanted",
-	reportAction:          "the kubelet of pod %s reports",
-	noticeAction:          "the node controller notices how node %s is",
-	scaleAction:           "the ReplicaSet, scaled to zero, deletes pod %s",
-	collectAction:         "the pod garbage collector fails and forces away pod %s",
-	controllerAction:      "controller %s",
-	createAction:          "pod %s is created, of revision %d",
-	recreateAction:        "a person makes the singleton anew",
-	backAction:            "node %s is back",
-	deleteAction:          "a person deletes pod %s",
-	forceAction:           "a person forces pod %s away",
-	evictAction:           "pod %s is evicted through the API",
-	pressureAction:        "the kubelet evicts pod %s",
-	crashAction:           "the main process of pod %s crashes",
-	cutAction:             "node %s is cut off",
-	powerAction:           "node %s loses power",
-	deleteNodeAction:      "a person deletes node %s",
-	taintAction:           "a person marks node %s as out of service",
-	attestAction:          "a person attests that pod %s has stopped for good",
-	deleteSingletonAction: "a person deletes the singleton",
-	eraseSingletonAction:  "a person erases the singleton, finalizer and all",
-	stripAction:           "a person takes the finalizer off pod %s",
-	dieAction:             "controller %s dies",
-	seeLeaseAction:        "pod %s sees that the Lease names it, or starts for that",
-	renewAction:           "pod %s renews the Lease",
-	obeyAction:            "pod %s stores that it must not start again",
-	releaseAction:         "pod %s releases the Lease",
-	endTermAction:         "pod %s stops its main process, because it has not renewed the Lease",
-	expireAction:          "controller %s has seen no renewal for a whole duration",
-	collectLeaseAction:    "the garbage collector deletes the Lease of the deleted singleton",
-	deleteLeaseAction:     "a person deletes the Lease",
-	freezeAction:          "the sidecar stands still, and controller %s has seen no renewal for a whole duration",
+// at is where an action happens.
+type at struct {
+	m *model
+	w *world
+	// i is the number of the controller, the node or the pod. with is the number of the node of toPodAndNode, or the revision of toNewPod.
+	i    int
+	with uint8
+	c    *controllerState
+	// n is the node, also that of a bound pod.
+	n *nodeState
+	p *podState
 }
 
-// next calls then with each action that is possible in the world.
-func (m *model) next(w *world, then func(actionKind, uint8, uint8)) {
-	for i := range w.pods {
-		if w.pods[i].kind > overPod {
-			m.nextOfPod(w, i, then)
-		}
+// each calls then with each instance of each place.
+func (m *model) each(w *world, then func(on place, i int, with uint8)) {
+	then(inWorld, 0, 0)
+	for i := range m.controllers {
+		then(toController, i, 0)
 	}
 	for i := range m.nodes {
-		m.nextOfNode(w, i, then)
+		then(toNode, i, 0)
 	}
-	for i := range m.controllers {
-		c := &w.controllers[i]
-		if c.stage != idleStage || w.singleton.exists || w.stuck() {
-			then(controllerAction, uint8(i), 0)
-		}
-		if c.stage != idleStage && w.faults > 0 {
-			then(dieAction, uint8(i), 0)
-		}
-	}
-	m.nextOfLease(w, then)
-	m.nextOfWorkload(w, then)
-}
-
-func (m *model) nextOfWorkload(w *world, then func(actionKind, uint8, uint8)) {
-	for i, kind := range m.pods {
-		if w.pods[i].kind != noPod {
+	for i := range w.pods {
+		p := &w.pods[i]
+		if p.kind <= overPod {
 			continue
 		}
+		then(toPod, i, 0)
+		if p.node > 0 {
+			then(toBoundPod, i, 0)
+		}
+		for n := range m.nodes {
+			then(toPodAndNode, i, uint8(n))
+		}
+	}
+	if i := slices.IndexFunc(w.pods[:len(m.pods)], func(p podState) bool { return p.kind == noPod }); i >= 0 {
 		for r := w.revision; int(r) <= m.revisions && r <= w.revision+1; r++ {
-			if kind != barePod && w.retired&(1<<r) == 0 && w.singleton.exists && !w.singleton.deleting {
-				then(createAction, uint8(i), r)
+			then(toNewPod, i, r)
+		}
+	}
+}
+
+func (m *model) at(w *world, on place, i int, with uint8) at {
+	a := at{m: m, w: w, i: i, with: with}
+	switch on {
+	case toController:
+		a.c = &w.controllers[i]
+	case toNode:
+		a.n = &w.nodes[i]
+	case toPodAndNode:
+		a.p, a.n = &w.pods[i], &w.nodes[with]
+	case toBoundPod:
+		a.p, a.n = &w.pods[i], &w.nodes[w.pods[i].node-1]
+	case toPod, toNewPod:
+		a.p = &w.pods[i]
+	}
+	return a
+}
+
+// wrote marks the pod as written by a client that is no controller.
+func (a at) wrote() { a.w.wrote(a.i, -1) }
+
+// controllerAction and actAction are the numbers of the actions that Describe describes by their effect.
+const (
+	controllerAction = iota
+	actAction
+)
+
+var actions = slices.Concat([]action{
+	{text: "controller %s", on: toController, can: func(a at) bool {
+		return a.c.stage != idleStage || a.w.singleton.exists || a.w.stuck()
+	}, do: func(a at) { a.m.advance(a.w, a.i) }},
+	{text: "the kubelet of pod %s", on: toBoundPod, can: func(a at) bool {
+		p := a.p
+		return !a.n.off && p.runs != endedProcess &&
+			(p.seenGone || p.seenGoing || p.known && p.runs != mainProcess && (p.runs != heldProcess || a.w.open(a.i)))
+	}, do: func(a at) { a.w.act(a.i) }},
+	{text: "the kubelet of pod %s learns how its object is", on: toBoundPod, can: func(a at) bool {
+		return a.n.connected() && a.p.runs != endedProcess && a.p.news()
+	}, do: func(a at) { a.w.see(a.i) }},
+	{text: "the kubelet of pod %s reports", on: toBoundPod, can: func(a at) bool {
+		return a.n.connected() && !a.p.gone && (a.p.known || a.p.runs == endedProcess) && a.p.unreported()
+	}, do: func(a at) { a.w.report(a.i) }},
+	{text: "the scheduler binds pod %s to %s", on: toPodAndNode, can: func(a at) bool {
+		return a.p.exists() && a.p.node == 0 && !a.p.deleting && !a.n.notReady && !a.n.outOfService && !a.n.deleted
+	}, do: func(a at) {
+		a.p.node = a.with + 1
+		a.wrote()
+	}},
+	{text: "the node controller notices how %s is", on: toNode, can: func(a at) bool { return a.n.notReady == a.n.connected() && !a.n.deleted }, do: func(a at) {
+		a.n.notReady = !a.n.connected()
+	}},
+	{text: "%s is back", on: toNode, can: func(a at) bool { return a.n.off || a.n.cut }, do: func(a at) { *a.n = nodeState{notReady: a.n.notReady} }},
+	{text: "the ReplicaSet, scaled to zero, deletes pod %s", on: toPod, can: func(a at) bool {
+		return a.p.exists() && a.w.retired&(1<<a.p.revision) != 0 && !a.p.deleting
+	}, do: func(a at) { a.w.delete(a.i, false) }},
+	{text: "the pod garbage collector fails and forces away pod %s", on: toBoundPod, can: func(a at) bool {
+		return a.n.deleted && a.p.exists() && (a.p.phase == livePhase || !a.p.noGrace) && a.p.missed()
+	}, do: func(a at) { a.w.collect(a.i) }},
+	{text: "pod %s is created, of revision %s", on: toNewPod, can: func(a at) bool {
+		return a.m.pods[a.i] != barePod && a.w.retired&(1<<a.with) == 0 && a.w.singleton.exists && !a.w.singleton.deleting
+	}, do: func(a at) { *a.p, a.w.revision = a.m.newPod(a.i, a.with), a.with }},
+	{text: "a person makes the singleton anew", can: func(a at) bool { return !a.w.singleton.exists }, do: func(a at) { a.w.recreate() }},
+
+	// Faults and actions of people.
+	{text: "a person deletes pod %s", on: toPod, fault: true, can: func(a at) bool { return a.p.exists() && !a.p.deleting }, do: func(a at) {
+		a.w.delete(a.i, false)
+	}},
+	{text: "a person forces pod %s away", on: toPod, fault: true, can: func(a at) bool { return a.p.forcible() }, do: func(a at) { a.w.delete(a.i, true) }},
+	{text: "pod %s is evicted through the API", on: toPod, fault: true, can: func(a at) bool {
+		return a.p.exists() && (!a.p.deleting || a.p.phase == failedPhase && !a.p.unmarked)
+	}, do: func(a at) {
+		a.p.unmarked = a.p.phase == failedPhase
+		a.w.delete(a.i, false)
+	}},
+	{text: "the kubelet evicts pod %s", on: toBoundPod, fault: true, can: func(a at) bool {
+		return a.p.known && a.p.runs != endedProcess && !a.p.seenGoing && !a.n.off
+	}, do: func(a at) { a.p.seenGoing = true }},
+	{text: "the main process of pod %s crashes", on: toPod, fault: true, can: func(a at) bool { return a.p.runs == mainProcess }, do: func(a at) {
+		a.p.runs = crashedProcess
+	}},
+	{text: "a person attests that pod %s has stopped for good", on: toPod, fault: true, can: func(a at) bool {
+		return a.w.singleton.exists && a.w.singleton.attested != uint8(a.i)+1 && a.w.attestable(a.i)
+	}, do: func(a at) {
+		a.w.attest(a.i)
+		a.w.excused = true
+	}},
+	{text: "a person takes the finalizer off pod %s", on: toPod, fault: true, can: func(a at) bool {
+		return a.p.exists() && a.p.finalizer && a.w.singleton.holder == uint8(a.i)+1
+	}, do: func(a at) {
+		a.p.finalizer, a.w.excused = false, true
+		a.wrote()
+	}},
+	{text: "%s is cut off", on: toNode, fault: true, can: func(a at) bool { return a.n.connected() }, do: func(a at) { a.n.cut = true }},
+	{text: "%s loses power", on: toNode, fault: true, can: func(a at) bool { return !a.n.off }, do: func(a at) { a.w.powerOff(a.i) }},
+	{text: "a person deletes %s", on: toNode, fault: true, can: func(a at) bool { return !a.n.connected() && !a.n.deleted }, do: func(a at) {
+		a.n.deleted, a.w.excused = true, true
+	}},
+	{text: "a person marks %s as out of service", on: toNode, fault: true, can: func(a at) bool {
+		return a.n.off && !a.n.deleted && !a.n.outOfService
+	}, do: func(a at) { a.n.outOfService, a.w.excused = true, true }},
+	{text: "a person deletes the singleton", fault: true, can: func(a at) bool {
+		return a.w.singleton.exists && !a.w.singleton.deleting && !a.w.lost()
+	}, do: func(a at) {
+		a.w.singleton.deleting, a.w.excused = true, true
+		a.w.forgetNotes()
+		a.w.wroteSingleton(-1)
+	}},
+	{text: "a person erases the singleton, finalizer and all", fault: true, can: func(a at) bool { return a.w.singleton.exists && !a.w.lost() }, do: func(a at) {
+		a.w.singleton, a.w.excused = singletonState{}, true
+		a.w.forgetNotes()
+		a.w.wroteSingleton(-1)
+	}},
+	{text: "controller %s dies", on: toController, fault: true, can: func(a at) bool { return a.c.stage != idleStage }, do: func(a at) {
+		*a.c = controllerState{}
+	}},
+}, sidecarActions, leaseActions)
+
+// actionsOn are the numbers of the actions of each place.
+var actionsOn = func() (on [places][]int) {
+	for kind := range actions {
+		on[actions[kind].on] = append(on[actions[kind].on], kind)
+	}
+	return on
+}()
+
+func (m *model) Actions(w *world, then func(search.Action)) {
+	m.each(w, func(on place, i int, with uint8) {
+		a := m.at(w, on, i, with)
+		for _, kind := range actionsOn[on] {
+			if is := &actions[kind]; (!is.fault || w.faults > 0) && is.can(a) {
+				then(search.Action{Kind: uint8(kind), A: uint8(i), B: with})
 			}
 		}
-		break
+	})
+}
+
+func (m *model) Do(w *world, a search.Action) {
+	is := &actions[a.Kind]
+	if is.fault {
+		w.faults--
 	}
-	switch s := &w.singleton; {
-	case !s.exists:
-		then(recreateAction, 0, 0)
-	case w.faults > 0 && !w.lost():
-		if !s.deleting {
-			then(deleteSingletonAction, 0, 0)
-		}
-		then(eraseSingletonAction, 0, 0)
-	}
+	is.do(m.at(w, is.on, int(a.A), a.B))
 }
 
 // stuck returns true if only the finalizer keeps the object of a terminating pod. Controllers then look at the pods of
@@ -147,192 +234,41 @@ func (w *world) lost() bool {
 	return h > 0 && w.pods[h-1].gone && w.pods[h-1].mayRun()
 }
 
-func (m *model) nextOfNode(w *world, i int, then func(actionKind, uint8, uint8)) {
-	n, id := &w.nodes[i], uint8(i)
-	if n.notReady == n.connected() && !n.deleted {
-		then(noticeAction, id, 0)
-	}
-	if n.off || n.cut {
-		then(backAction, id, 0)
-	}
-	if w.faults == 0 {
-		return
-	}
-	if n.connected() {
-		then(cutAction, id, 0)
-	}
-	if !n.off {
-		then(powerAction, id, 0)
-	}
-	if !n.connected() && !n.deleted {
-		then(deleteNodeAction, id, 0)
-	}
-	if n.off && !n.deleted && !n.outOfService {
-		then(taintAction, id, 0)
-	}
-}
-
-func (m *model) nextOfPod(w *world, i int, then func(actionKind, uint8, uint8)) {
-	p, id := &w.pods[i], uint8(i)
-	if p.exists() && p.node == 0 && !p.deleting {
-		for n := range m.nodes {
-			if node := &w.nodes[n]; !node.notReady && !node.outOfService && !node.deleted {
-				then(bindAction, id, uint8(n))
-			}
+// recreate creates the singleton again.
+func (w *world) recreate() {
+	w.lives++
+	w.singleton = singletonState{exists: true, life: w.lives}
+	for i := range w.pods {
+		if p := &w.pods[i]; !p.signal {
+			p.epoch = 0
 		}
 	}
-	if p.exists() && w.retired&(1<<p.revision) != 0 && !p.deleting {
-		then(scaleAction, id, 0)
-	}
-	if p.node > 0 {
-		m.nextOfKubelet(w, i, then)
-	}
-	if w.faults == 0 {
-		return
-	}
-	if p.exists() && !p.deleting {
-		then(deleteAction, id, 0)
-	}
-	if p.forcible() {
-		then(forceAction, id, 0)
-	}
-	if p.exists() && (!p.deleting || p.phase == failedPhase && !p.unmarked) {
-		then(evictAction, id, 0)
-	}
-	if p.known && p.runs != endedProcess && !p.seenGoing && !w.nodes[p.node-1].off {
-		then(pressureAction, id, 0)
-	}
-	if p.runs == mainProcess {
-		then(crashAction, id, 0)
-	}
-	if w.singleton.exists && w.singleton.attested != id+1 && w.attestable(i) {
-		then(attestAction, id, 0)
-	}
-	if p.exists() && p.finalizer && w.singleton.holder == id+1 {
-		then(stripAction, id, 0)
-	}
+	w.wroteSingleton(-1)
 }
 
-func (m *model) nextOfKubelet(w *world, i int, then func(actionKind, uint8, uint8)) {
-	p, id, n := &w.pods[i], uint8(i), &w.nodes[w.pods[i].node-1]
-	if n.deleted && p.exists() && (p.phase == livePhase || !p.noGrace) && p.missed() {
-		then(collectAction, id, 0)
+func (m *model) Describe(before, after *world, a search.Action) string {
+	is, i := &actions[a.Kind], int(a.A)
+	var names []any
+	switch is.on {
+	case toController:
+		names = []any{string('A' + rune(i))}
+	case toNode:
+		names = []any{nodeName(i)}
+	case toPod, toBoundPod:
+		names = []any{podName(i)}
+	case toPodAndNode:
+		names = []any{podName(i), nodeName(int(a.B))}
+	case toNewPod:
+		names = []any{podName(i), strconv.Itoa(int(a.B))}
 	}
-	if n.connected() && p.runs != endedProcess && p.news() {
-		then(seeAction, id, 0)
-	}
-	if !n.off && p.runs != endedProcess && (p.seenGone || p.seenGoing || p.known && p.runs != mainProcess && (p.runs != heldProcess || w.open(i))) {
-		then(actAction, id, 0)
-	}
-	if n.connected() && !p.gone && (p.known || p.runs == endedProcess) && p.unreported() {
-		then(reportAction, id, 0)
-	}
-}
-
-// do executes the action. do panics with a violation if the action breaks a guarantee.
-func (m *model) do(w *world, kind actionKind, a, b uint8) {
-	i := int(a)
-	if kind >= firstFault {
-		w.faults--
-	}
-	switch kind {
-	case bindAction:
-		w.pods[i].node = b + 1
-		w.wrote(i, -1)
-	case seeAction:
-		w.see(i)
-	case actAction:
-		w.act(i)
-	case reportAction:
-		w.report(i)
-	case noticeAction:
-		w.nodes[i].notReady = !w.nodes[i].connected()
-	case scaleAction, deleteAction:
-		w.delete(i, false)
-	case forceAction:
-		w.delete(i, true)
-	case collectAction:
-		w.collect(i)
+	text := fmt.Sprintf(is.text, names...)
+	switch a.Kind {
 	case controllerAction:
-		m.advance(w, i)
-	case createAction:
-		w.pods[i], w.revision = m.newPod(i, b), b
-	case recreateAction:
-		w.lives++
-		w.singleton = singletonState{exists: true, life: w.lives}
-		for i := range w.pods {
-			if p := &w.pods[i]; !p.signal {
-				p.epoch = 0
-			}
-		}
-		w.wroteSingleton(-1)
-	case seeLeaseAction, renewAction, obeyAction, releaseAction, endTermAction, expireAction, collectLeaseAction, deleteLeaseAction, freezeAction:
-		m.doToLease(w, kind, i)
-	default:
-		w.suffer(kind, i)
-	}
-}
-
-func (w *world) suffer(kind actionKind, i int) {
-	p, n := &w.pods[i], &w.nodes[i%maxNodes]
-	switch kind {
-	case evictAction:
-		p.unmarked = p.phase == failedPhase
-		w.delete(i, false)
-	case pressureAction:
-		p.seenGoing = true
-	case crashAction:
-		p.runs = crashedProcess
-	case cutAction:
-		n.cut = true
-	case powerAction:
-		w.powerOff(i)
-	case backAction:
-		*n = nodeState{notReady: n.notReady}
-	case deleteNodeAction:
-		n.deleted, w.excused = true, true
-	case taintAction:
-		n.outOfService, w.excused = true, true
-	case attestAction:
-		w.attest(i)
-		w.excused = true
-	case deleteSingletonAction:
-		w.singleton.deleting, w.excused = true, true
-		w.forgetNotes()
-		w.wroteSingleton(-1)
-	case eraseSingletonAction:
-		w.singleton, w.excused = singletonState{}, true
-		w.forgetNotes()
-		w.wroteSingleton(-1)
-	case stripAction:
-		p.finalizer, w.excused = false, true
-		w.wrote(i, -1)
-	case dieAction:
-		w.controllers[i] = controllerState{}
-	}
-}
-
-// describe returns a description of the action. before is the world before the action.
-func (m *model) describe(before, after *world, kind actionKind, a, b uint8) string {
-	name := podName(int(a))
-	switch kind {
-	case noticeAction, cutAction, powerAction, backAction, deleteNodeAction, taintAction:
-		return fmt.Sprintf(actionTexts[kind], nodeName(int(a)))
-	case bindAction:
-		return fmt.Sprintf(actionTexts[kind], name, b+1)
-	case createAction:
-		return fmt.Sprintf(actionTexts[kind], name, b)
-	case recreateAction, deleteSingletonAction, eraseSingletonAction, collectLeaseAction, deleteLeaseAction:
-		return actionTexts[kind]
-	case dieAction, expireAction, freezeAction:
-		return fmt.Sprintf(actionTexts[kind], string('A'+rune(a)))
-	case controllerAction:
-		return fmt.Sprintf(actionTexts[kind], string('A'+rune(a))) + " " + m.describeController(before, after, int(a))
+		text += " " + m.describeController(before, after, i)
 	case actAction:
-		return fmt.Sprintf("the kubelet of pod %s %s", name, describeProcess(before.pods[a].runs, after.pods[a].runs))
-	default:
-		return fmt.Sprintf(actionTexts[kind], name)
+		text += " " + describeProcess(before.pods[i].runs, after.pods[i].runs)
 	}
+	return text
 }
 
 func describeProcess(before, after process) string {

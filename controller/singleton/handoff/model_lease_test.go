@@ -45,21 +45,6 @@ func (l leaseState) describe(create bool) string {
 	return fmt.Sprintf("for %s with epoch %d (expired: %s, retire: %s)", pod(l.holder), l.epoch, pod(l.expired), pod(l.retire))
 }
 
-// fencingMutation is a deliberate error in the fencing.
-type fencingMutation struct {
-	// With startUnrenewed, a pod starts although it only saw that the Lease names it.
-	startUnrenewed bool
-	// With stopLate, a pod runs longer than the Lease is valid. With missRenewals, a controller does not notice renewals.
-	stopLate, missRenewals bool
-	// With blindRenewal, the renewal of a pod that saw itself named replaces the name of another pod.
-	blindRenewal bool
-	// With restartRetired, a pod releases the Lease and may start its main process again. With releaseRunning, it releases
-	// the Lease before its main process has ended.
-	restartRetired, releaseRunning bool
-	// With expectRelease, a controller that waits for the release of the Lease decides as if the holder had released it.
-	expectRelease bool
-}
-
 // fences returns true if the model has pods with fencing.
 func (m *model) fences() bool { return slices.Contains(m.pods, fencedPod) }
 
@@ -102,49 +87,6 @@ func (w *world) reachesLease(i int) bool {
 	return p.kind == fencedPod && p.node > 0 && w.nodes[p.node-1].connected() && p.runs != noProcess && w.lease.exists
 }
 
-// nextOfLease calls then with each action of sidecars and on the Lease that is possible in the world.
-func (m *model) nextOfLease(w *world, then func(actionKind, uint8, uint8)) {
-	for i := range w.pods {
-		p, id := &w.pods[i], uint8(i)
-		if p.kind != fencedPod {
-			continue
-		}
-		named, reaches := w.lease.holder == id+1, w.reachesLease(i)
-		if (m.mutation.startUnrenewed || m.mutation.blindRenewal) && (reaches && named && !p.sawNamed || p.sawNamed && !p.term && p.runs != endedProcess) {
-			then(seeLeaseAction, id, 0)
-		}
-		if reaches && named && p.runs != endedProcess && (!p.term || w.renewalMatters()) {
-			then(renewAction, id, 0)
-		}
-		if reaches && w.lease.retire == id+1 && !p.retired {
-			then(obeyAction, id, 0)
-		}
-		if reaches && named && p.retired && (p.runs != mainProcess || m.mutation.releaseRunning) {
-			then(releaseAction, id, 0)
-		}
-		if p.term && p.runs != endedProcess && (!named || !reaches) {
-			then(endTermAction, id, 0)
-		}
-	}
-	for c := range m.controllers {
-		s := &w.controllers[c]
-		if !s.sawLease || s.silent || w.expiries == 0 {
-			continue
-		}
-		if h := w.lease.holder; h == 0 || !w.reachesLease(int(h)-1) || w.pods[h-1].runs == endedProcess {
-			then(expireAction, uint8(c), 0)
-		} else if w.faults > 0 {
-			then(freezeAction, uint8(c), 0)
-		}
-	}
-	if w.lease.exists && w.lease.life != w.singleton.life {
-		then(collectLeaseAction, 0, 0)
-	}
-	if w.lease.exists && w.faults > 0 {
-		then(deleteLeaseAction, 0, 0)
-	}
-}
-
 // renewalMatters returns true if a controller could notice another renewal.
 func (w *world) renewalMatters() bool {
 	return slices.ContainsFunc(w.controllers[:], func(s controllerState) bool {
@@ -152,40 +94,95 @@ func (w *world) renewalMatters() bool {
 	})
 }
 
-func (m *model) doToLease(w *world, kind actionKind, i int) {
-	p := &w.pods[i]
-	switch kind {
-	case seeLeaseAction:
-		if p.term, p.sawNamed = p.sawNamed, !p.sawNamed; p.term && m.mutation.blindRenewal {
-			w.lease.holder = uint8(i) + 1
-			w.wroteLease(-1, true)
+// named returns true if the Lease names the pod. reaches returns true if its sidecar runs and reaches the API server.
+func (a at) named() bool   { return a.w.lease.holder == uint8(a.i)+1 }
+func (a at) reaches() bool { return a.w.reachesLease(a.i) }
+
+// release releases the Lease.
+func (a at) release() {
+	a.p.term, a.w.lease.holder = a.m.mutation.restartRetired, 0
+	a.w.wroteLease(-1, true)
+}
+
+// sidecarActions are the actions of sidecars, in the order in which a sidecar executes them after faults stopped.
+var sidecarActions = []action{
+	{text: "pod %s renews the Lease", on: toPod, can: func(a at) bool {
+		return a.reaches() && a.named() && a.p.runs != endedProcess && (!a.p.term || a.w.renewalMatters())
+	}, do: func(a at) {
+		a.p.term = true
+		a.w.wroteLease(-1, !a.m.mutation.missRenewals)
+	}},
+	{text: "pod %s stores that it must not start again", on: toPod, can: func(a at) bool {
+		return a.reaches() && a.w.lease.retire == uint8(a.i)+1 && !a.p.retired
+	}, do: func(a at) {
+		a.p.retired = !a.m.mutation.restartRetired
+		if a.m.mutation.restartRetired && a.p.runs != mainProcess {
+			a.release()
 		}
-	case renewAction:
-		p.term = true
-		w.wroteLease(-1, !m.mutation.missRenewals)
-	case obeyAction:
-		p.retired = !m.mutation.restartRetired
-		if m.mutation.restartRetired && p.runs != mainProcess {
-			m.doToLease(w, releaseAction, i)
+	}},
+	{text: "pod %s releases the Lease", on: toPod, can: func(a at) bool {
+		return a.reaches() && a.named() && a.p.retired && (a.p.runs != mainProcess || a.m.mutation.releaseRunning)
+	}, do: at.release},
+	{text: "pod %s stops its main process, because it has not renewed the Lease", on: toPod, can: func(a at) bool {
+		return a.p.kind == fencedPod && a.p.term && a.p.runs != endedProcess && (!a.named() || !a.reaches())
+	}, do: func(a at) { a.w.endTerm(a.i) }},
+}
+
+// expires returns true if the controller can see that a whole duration has passed without a renewal. renewed returns true if the
+// holder renews the Lease meanwhile, unless its sidecar stands still.
+func (a at) expires() bool { return a.c.sawLease && !a.c.silent && a.w.expiries > 0 }
+
+func (a at) renewed() bool {
+	h := int(a.w.lease.holder) - 1
+	return h >= 0 && a.w.reachesLease(h) && a.w.pods[h].runs != endedProcess
+}
+
+func (a at) expire() {
+	a.c.silent = true
+	a.w.expiries--
+	for pod := range a.w.pods {
+		if !a.m.mutation.stopLate {
+			a.w.endTerm(pod)
 		}
-	case releaseAction:
-		p.term, w.lease.holder = m.mutation.restartRetired, 0
-		w.wroteLease(-1, true)
-	case endTermAction:
-		w.endTerm(i)
-	case expireAction, freezeAction:
-		w.controllers[i].silent = true
-		w.expiries--
-		for pod := range w.pods {
-			if !m.mutation.stopLate {
-				w.endTerm(pod)
-			}
-		}
-	case collectLeaseAction, deleteLeaseAction:
-		w.excused = w.excused || kind == deleteLeaseAction
-		w.lease = leaseState{}
-		w.wroteLease(-1, true)
 	}
+}
+
+func (a at) deleteLease() {
+	a.w.lease = leaseState{}
+	a.w.wroteLease(-1, true)
+}
+
+var (
+	expireLease = action{
+		text: "controller %s has seen no renewal for a whole duration", on: toController,
+		can: func(a at) bool { return a.expires() && !a.renewed() }, do: at.expire,
+	}
+	collectLease = action{
+		text: "the garbage collector deletes the Lease of the deleted singleton",
+		can:  func(a at) bool { return a.w.lease.exists && a.w.lease.life != a.w.singleton.life }, do: at.deleteLease,
+	}
+)
+
+// leaseActions are the other actions on the Lease.
+var leaseActions = []action{
+	expireLease, collectLease,
+	{text: "pod %s sees that the Lease names it, or starts for that", on: toPod, can: func(a at) bool {
+		return (a.m.mutation.startUnrenewed || a.m.mutation.blindRenewal) &&
+			(a.reaches() && a.named() && !a.p.sawNamed || a.p.sawNamed && !a.p.term && a.p.runs != endedProcess)
+	}, do: func(a at) {
+		if a.p.term, a.p.sawNamed = a.p.sawNamed, !a.p.sawNamed; a.p.term && a.m.mutation.blindRenewal {
+			a.w.lease.holder = uint8(a.i) + 1
+			a.w.wroteLease(-1, true)
+		}
+	}},
+	{
+		text: "the sidecar stands still, and controller %s has seen no renewal for a whole duration", on: toController, fault: true,
+		can: func(a at) bool { return a.expires() && a.renewed() }, do: at.expire,
+	},
+	{text: "a person deletes the Lease", fault: true, can: func(a at) bool { return a.w.lease.exists }, do: func(a at) {
+		a.w.excused = true
+		a.deleteLease()
+	}},
 }
 
 // endTerm is the gate, which kills a main process whose term has ended.
@@ -234,21 +231,21 @@ func leaseStep(s handoff.WriteLease) step {
 
 // sidecar is the sidecar of a pod after faults stopped.
 func (s *settler) sidecar(w *world, i int) {
-	s.nextOfLease(w, func(kind actionKind, a, b uint8) {
-		if int(a) == i && kind >= renewAction && kind <= endTermAction {
-			s.doToLease(w, kind, i)
+	for _, is := range sidecarActions {
+		if a := s.at(w, toPod, i, 0); is.can(a) {
+			is.do(a)
 		}
-	})
+	}
 }
 
 // settleLease lets a duration pass if no sidecar renews the Lease, and has the garbage collector do its work.
 func (s *settler) settleLease(w *world) {
 	for range 2 {
-		s.nextOfLease(w, func(kind actionKind, a, b uint8) {
-			if kind == expireAction && a == 0 || kind == collectLeaseAction {
-				s.doToLease(w, kind, int(a))
+		for _, is := range []*action{&expireLease, &collectLease} {
+			if a := s.at(w, is.on, 0, 0); is.can(a) {
+				is.do(a)
 			}
-		})
+		}
 	}
 }
 

@@ -286,7 +286,20 @@ type mutation struct {
 	blindRecord, blindSignal, noFinalizer bool
 	// With blindStrip, the deletion of the singleton continues even if a pod was removed in the meantime.
 	blindStrip bool
-	fencingMutation
+
+	// Errors of sidecars and in the fencing.
+
+	// With startUnrenewed, a pod starts although it only saw that the Lease names it.
+	startUnrenewed bool
+	// With stopLate, a pod runs longer than the Lease is valid. With missRenewals, a controller does not notice renewals.
+	stopLate, missRenewals bool
+	// With blindRenewal, the renewal of a pod that saw itself named replaces the name of another pod.
+	blindRenewal bool
+	// With restartRetired, a pod releases the Lease and may start its main process again. With releaseRunning, it releases
+	// the Lease before its main process has ended.
+	restartRetired, releaseRunning bool
+	// With expectRelease, a controller that waits for the release of the Lease decides as if the holder had released it.
+	expectRelease bool
 }
 
 func newModel(pods []podKind, nodes, controllers int) *model {

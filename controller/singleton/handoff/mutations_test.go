@@ -14,12 +14,17 @@ const (
 	needPerson = "a person must help, although no fault requires it"
 )
 
+var twoFenced = []podKind{fencedPod, fencedPod}
+
 // mutations are errors in the protocol, and the violation that the search must find for each.
 var mutations = map[string]struct {
 	mutation
-	pods                         []podKind
-	created, controllers, faults int
-	wantBroken                   string
+	// pods are two pods with the wrapper if they are not set.
+	pods []podKind
+	// created, nodes and controllers are at least 1.
+	created, nodes, controllers, faults int
+	// wantBroken is twoRun or wrongEpoch if it is empty.
+	wantBroken string
 }{
 	// Errors that the previous operator makes.
 	"a crash-looping holder counts as terminated": {
@@ -102,25 +107,18 @@ var mutations = map[string]struct {
 			}
 		}}, faults: 2, wantBroken: twoRun,
 	},
-}
 
-// fencedMutations are errors in the fencing by a Lease. The search must find two running pods, or a wrong epoch, for each.
-var fencedMutations = map[string]struct {
-	mutation
-	pods                       []podKind
-	nodes, controllers, faults int
-}{
 	// Errors of the sidecar.
-	"a pod starts because it saw that the Lease names it":  {mutation: mutation{fencingMutation: fencingMutation{startUnrenewed: true}}, faults: 1},
-	"a pod that released the Lease starts again":           {mutation: mutation{fencingMutation: fencingMutation{restartRetired: true}}, faults: 1},
-	"a pod renews the Lease that names another pod":        {mutation: mutation{fencingMutation: fencingMutation{blindRenewal: true}}, faults: 1},
-	"a pod releases the Lease while its main process runs": {mutation: mutation{fencingMutation: fencingMutation{releaseRunning: true}}, faults: 1},
-	"a pod runs longer than the Lease is valid":            {mutation: mutation{fencingMutation: fencingMutation{stopLate: true}}, faults: 1},
+	"a pod starts because it saw that the Lease names it":  {pods: twoFenced, mutation: mutation{startUnrenewed: true}, faults: 1},
+	"a pod that released the Lease starts again":           {pods: twoFenced, mutation: mutation{restartRetired: true}, faults: 1},
+	"a pod renews the Lease that names another pod":        {pods: twoFenced, mutation: mutation{blindRenewal: true}, faults: 1},
+	"a pod releases the Lease while its main process runs": {pods: twoFenced, mutation: mutation{releaseRunning: true}, faults: 1},
+	"a pod runs longer than the Lease is valid":            {pods: twoFenced, mutation: mutation{stopLate: true}, faults: 1},
 
 	// Facts that prove nothing.
-	"a controller decides as if the holder had released the Lease": {mutation: mutation{fencingMutation: fencingMutation{expectRelease: true}}},
-	"a Lease has expired without a duration of silence":            {mutation: mutation{see: func(v *view) { v.silent = true }}},
-	"a controller does not notice renewals":                        {mutation: mutation{fencingMutation: fencingMutation{missRenewals: true}}, nodes: 2, faults: 1},
+	"a controller decides as if the holder had released the Lease": {pods: twoFenced, mutation: mutation{expectRelease: true}},
+	"a Lease has expired without a duration of silence":            {pods: twoFenced, mutation: mutation{see: func(v *view) { v.silent = true }}},
+	"a controller does not notice renewals":                        {pods: twoFenced, mutation: mutation{missRenewals: true}, nodes: 2, faults: 1},
 	"a pod that is not fenced has lost the Lease": {
 		mutation: mutation{see: eachPod(func(p *podState) {
 			if p.kind == wrapperPod {
@@ -129,53 +127,24 @@ var fencedMutations = map[string]struct {
 		})}, pods: []podKind{wrapperPod, fencedPod},
 	},
 	"a Lease that was created again counts as released": {
-		mutation: mutation{see: func(v *view) {
+		pods: twoFenced, mutation: mutation{see: func(v *view) {
 			if v.lease.exists && v.lease.epoch == 0 {
 				v.lease.epoch = v.singleton.epoch
 			}
 		}}, faults: 1,
 	},
 	"a pod on an unreachable node has lost the Lease": {
-		mutation: mutation{see: func(v *view) {
-			if h := v.lease.holder; h > 0 && v.pods[h-1].node > 0 && v.nodes[v.pods[h-1].node-1].notReady {
-				v.lease.holder = 0
-			}
-		}}, nodes: 2, faults: 1,
+		pods: twoFenced, mutation: mutation{see: countAsReleased(func(v *view, p *podState) bool { return p.node > 0 && v.nodes[p.node-1].notReady })}, nodes: 2, faults: 1,
 	},
-	"a terminating pod has released the Lease": {
-		mutation: mutation{see: func(v *view) {
-			if h := v.lease.holder; h > 0 && v.pods[h-1].deleting {
-				v.lease.holder = 0
-			}
-		}}, faults: 1,
-	},
+	"a terminating pod has released the Lease": {pods: twoFenced, mutation: mutation{see: countAsReleased(func(_ *view, p *podState) bool { return p.deleting })}, faults: 1},
 	"a retired pod has released the Lease": {
-		mutation: mutation{see: func(v *view) {
-			if h := v.lease.holder; h > 0 && v.lease.retire == h {
-				v.lease.holder = 0
-			}
-		}}, faults: 1,
+		pods: twoFenced, mutation: mutation{see: countAsReleased(func(v *view, _ *podState) bool { return v.lease.retire == v.lease.holder })}, faults: 1,
 	},
 
-	// Writes in a different order, or that ignore the writes of other clients.
-	"the Lease names a pod before Record": {mutation: mutation{plan: move(writeLeaseStep, recordStep)}, controllers: 2},
-	"Record is not a compare-and-swap":    {mutation: mutation{blindRecord: true}, controllers: 2},
-	"the pod has no annotation chosen-by": {mutation: mutation{see: eachPod(func(p *podState) { p.chosenBy = 0 })}, faults: 1},
-}
-
-// The search finds each error in the fencing.
-func TestSearchFindsMutationsOfFencing(t *testing.T) {
-	for name, tc := range fencedMutations {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if tc.pods == nil {
-				tc.pods = []podKind{fencedPod, fencedPod}
-			}
-			m := newModel(tc.pods, max(1, tc.nodes), max(1, tc.controllers))
-			m.mutation = tc.mutation
-			wantBroken(t, m, m.start(1, tc.faults), twoRun, wrongEpoch)
-		})
-	}
+	// Writes of fenced pods in a different order, or that ignore the writes of other clients.
+	"the Lease names a pod before Record":              {pods: twoFenced, mutation: mutation{plan: move(writeLeaseStep, recordStep)}, controllers: 2},
+	"Record of a fenced pod is not a compare-and-swap": {pods: twoFenced, mutation: mutation{blindRecord: true}, controllers: 2},
+	"a fenced pod has no annotation chosen-by":         {pods: twoFenced, mutation: mutation{see: eachPod(func(p *podState) { p.chosenBy = 0 })}, faults: 1},
 }
 
 // countAsDead changes the selected pods: the kubelet appears to have ended them.
@@ -185,6 +154,15 @@ func countAsDead(which func(*podState) bool) func(*view) {
 			p.reported, p.phase = endedProcess, endedPhase
 		}
 	})
+}
+
+// countAsReleased makes the holder of the Lease appear to have released it.
+func countAsReleased(which func(*view, *podState) bool) func(*view) {
+	return func(v *view) {
+		if h := v.lease.holder; h > 0 && which(v, &v.pods[h-1]) {
+			v.lease.holder = 0
+		}
+	}
 }
 
 // eachPod changes the pods that Decide reads.
@@ -244,9 +222,13 @@ func TestSearchFindsMutations(t *testing.T) {
 			if tc.pods == nil {
 				tc.pods = []podKind{wrapperPod, wrapperPod}
 			}
-			m := newModel(tc.pods, 1, max(1, tc.controllers))
+			m := newModel(tc.pods, max(1, tc.nodes), max(1, tc.controllers))
 			m.mutation = tc.mutation
-			wantBroken(t, m, m.start(max(1, tc.created), tc.faults), tc.wantBroken)
+			ways := []string{tc.wantBroken}
+			if tc.wantBroken == "" {
+				ways = []string{twoRun, wrongEpoch}
+			}
+			wantBroken(t, m, m.start(max(1, tc.created), tc.faults), ways...)
 		})
 	}
 }

@@ -40,16 +40,6 @@ var searches = map[string]struct {
 	"four faults":                            {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 4, deep: true},
 }
 
-func (m *model) Actions(w *world, then func(search.Action)) {
-	m.next(w, func(kind actionKind, a, b uint8) { then(search.Action{Kind: uint8(kind), A: a, B: b}) })
-}
-
-func (m *model) Do(w *world, a search.Action) { m.do(w, actionKind(a.Kind), a.A, a.B) }
-
-func (m *model) Describe(before, after *world, a search.Action) string {
-	return m.describe(before, after, actionKind(a.Kind), a.A, a.B)
-}
-
 func (m *model) Reduce(w *world) bool {
 	m.canonical(w)
 	return true

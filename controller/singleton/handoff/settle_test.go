@@ -31,7 +31,7 @@ func (s *settler) settle(w world) string {
 		}
 	}
 	if !w.singleton.exists {
-		s.do(&w, recreateAction, 0, 0)
+		w.recreate()
 	}
 	for i := range s.pods {
 		if p := &w.pods[i]; p.kind > overPod && p.node > 0 && p.runs != endedProcess {
@@ -65,7 +65,7 @@ func (s *settler) settle(w world) string {
 // round executes all pending actions of each actor once. It returns true if a person had to help.
 func (s *settler) round(w *world) (helped bool) {
 	if !w.singleton.exists {
-		s.do(w, recreateAction, 0, 0)
+		w.recreate()
 	}
 	for i := range s.pods {
 		p := &w.pods[i]

@@ -32,12 +32,12 @@ func TestWalkNeverRunsTwo(t *testing.T) {
 		w := m.start(1, 255)
 		w.excused, w.expiries = true, 255
 		for range rapid.IntRange(1, 250).Draw(t, "steps") {
-			kind, a, b := drawAction(t, m, &w)
+			next := drawAction(t, m, &w)
 			before := w
-			if broken := search.Broken(func() { m.do(&w, kind, a, b) }); broken != "" {
+			if broken := search.Broken(func() { m.Do(&w, next) }); broken != "" {
 				t.Fatal(broken)
 			}
-			t.Log(m.describe(&before, &w, kind, a, b))
+			t.Log(m.Describe(&before, &w, next))
 			m.canonical(&w)
 		}
 		if wrong := newSettler(m).check(w); wrong != "" {
@@ -46,27 +46,21 @@ func TestWalkNeverRunsTwo(t *testing.T) {
 	})
 }
 
-type possibility struct {
-	kind actionKind
-	a, b uint8
-}
-
 // drawAction draws one of the possible actions. One in eight actions is a fault.
-func drawAction(t *rapid.T, m *model, w *world) (actionKind, uint8, uint8) {
-	var ordinary, faults []possibility
-	m.next(w, func(kind actionKind, a, b uint8) {
-		if kind >= firstFault {
-			faults = append(faults, possibility{kind, a, b})
+func drawAction(t *rapid.T, m *model, w *world) search.Action {
+	var ordinary, faults []search.Action
+	m.Actions(w, func(a search.Action) {
+		if actions[a.Kind].fault {
+			faults = append(faults, a)
 		} else {
-			ordinary = append(ordinary, possibility{kind, a, b})
+			ordinary = append(ordinary, a)
 		}
 	})
 	from := ordinary
 	if len(ordinary) == 0 || len(faults) > 0 && rapid.IntRange(0, 7).Draw(t, "fault") == 7 {
 		from = faults
 	}
-	p := from[rapid.IntRange(0, len(from)-1).Draw(t, "action")]
-	return p.kind, p.a, p.b
+	return from[rapid.IntRange(0, len(from)-1).Draw(t, "action")]
 }
 
 func setDefault(t *testing.T, name, value string) {
