@@ -136,7 +136,9 @@ func TestDecideFirstHolder(t *testing.T) {
 			MakeSnapshot(warm("db-1").Revision(9), warm("db-0").Created(now).Revision(10)), releases("db-0", 1),
 		},
 		"a standby has no revision if its owner is of another group": {
-			MakeSnapshot(warm("db-1").Revision(9), warm("db-0").Created(now).Revision(10).OwnersOf("example.com/v1")), releases("db-1", 1),
+			MakeSnapshot(warm("db-1").Revision(9), warm("db-0").Created(now).Revision(10).With(func(p *corev1.Pod) {
+				p.OwnerReferences[0].APIVersion = "example.com/v1"
+			})), releases("db-1", 1),
 		},
 		"a warm standby of an older revision is next if no other standby is warm": {
 			MakeSnapshot(warm("db-1").Revision(1), MakePod("db-2").Injected().Revision(2)), releases("db-1", 1),
@@ -219,6 +221,12 @@ func TestDecideAdoption(t *testing.T) {
 		},
 		"another pod runs beside a holder that was not signalled": {
 			MakeSnapshot(warm("db-1"), plain("db-0")).Chosen("db-1"), keeps(handoff.SeveralRun, protect("db-0", false)).failed(),
+		},
+		"another pod runs, and the holder is terminating": {
+			MakeSnapshot(holder().Deleting(), plain("db-0")).Holder("db-1"), keeps(handoff.HolderStopping, protect("db-0", false)),
+		},
+		"another pod runs, and the holder is lost": {
+			MakeSnapshot(plain("db-0")).Holder("db-1"), keeps(handoff.HolderLost, protect("db-0", false)).failed(),
 		},
 		"another pod runs, and the holder has terminated": {
 			MakeSnapshot(holder().Deleting().Ended(), plain("db-0"), standby).Holder("db-1"),
@@ -328,27 +336,35 @@ func TestDecideMissesRemovedPod(t *testing.T) {
 
 // overruled returns a pod whose barrier has no effect. The last variable of a name overrides the others.
 func overruled(name string) *PodWrapper {
-	p := MakePod(name).Barrier().Injected().Running()
-	p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: signal.EpochEnv, Value: "1"})
-	return p
+	return MakePod(name).Barrier().Injected().Running().With(func(p *corev1.Pod) {
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: signal.EpochEnv, Value: "1"})
+	})
 }
 
 // optional returns a pod whose barrier has no effect, because its ConfigMap is optional.
 func optional(name string) *PodWrapper {
-	p := MakePod(name).Barrier().Injected().Warm()
-	p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Optional = new(true)
-	return p.State("app", waiting("ContainerCreating", ""))
+	return MakePod(name).Barrier().Injected().Warm().State("app", waiting("ContainerCreating", "")).With(func(p *corev1.Pod) {
+		p.Spec.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Optional = new(true)
+	})
 }
 
 // commanded returns an injected pod with the given command instead of the command that the policy sets.
 func commanded(name string, command ...string) *PodWrapper {
-	p := MakePod(name).Injected().Warm()
-	p.Spec.Containers[0].Command = command
-	return p
+	return MakePod(name).Injected().Warm().With(func(p *corev1.Pod) { p.Spec.Containers[0].Command = command })
 }
 
 func TestDecideHolderAlive(t *testing.T) {
-	started := func() *PodWrapper { return MakePod("db-1").GateProbe().Injected().Signalled(7).Running() }
+	unready := func() *PodWrapper { return holder().Condition(corev1.PodReady, corev1.ConditionFalse, "", "") }
+	// starts is the case of a pod that was signalled and whose record does not say so yet. The other steps follow.
+	starts := func(pod *PodWrapper, then ...handoff.Step) decideCase {
+		return decideCase{MakeSnapshot(pod).Chosen("db-1"), keeps(handoff.Starting, append([]handoff.Step{markReady("db-1")}, then...)...)}
+	}
+	// probed is a pod with a readiness probe whose main process started when the pod was signalled.
+	probed := func(period int32, ago time.Duration) *PodWrapper {
+		return MakePod("db-1").Readiness(period).Injected().SignalledAt(7, now.Add(-ago)).Running()
+	}
+	spare := func(pod *PodWrapper) *SnapshotWrapper { return MakeSnapshot(holder(), pod).Holder("db-1") }
+	saying := func(tc decideCase, message string) decideCase { return decideCase{tc.snapshot, tc.want.says(message)} }
 	runDecide(t, map[string]decideCase{
 		"the holder is Ready": {MakeSnapshot(holder()).Holder("db-1"), keeps(handoff.HolderReady).says("pod db-1 is the holder with epoch 7")},
 		"the holder is Ready, and a foreign pod waits": {
@@ -363,36 +379,29 @@ func TestDecideHolderAlive(t *testing.T) {
 			MakeSnapshot(MakePod("db-1").Barrier().Injected().ChosenBy("stfs-uid").Warm()).Chosen("db-1"),
 			keeps(handoff.Released, record, openBarrier("db-1", 7), signalOf("db-1", 7)),
 		},
-		"the pod was just signalled, and the kubelet has not reported the start": {
-			MakeSnapshot(MakePod("db-1").Barrier().Injected().SignalledAt(7, now.Add(-time.Second)).Warm()).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1")),
-		},
+		"the pod was just signalled, and the kubelet has not reported the start": starts(
+			MakePod("db-1").Barrier().Injected().SignalledAt(7, now.Add(-time.Second)).Warm()),
 		"somebody deleted the ConfigMap of the barrier after the nudge": {
 			MakeSnapshot(MakePod("db-1").Barrier().Injected().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Warm()).Holder("db-1"),
 			keeps(handoff.HolderNotReady, markReady("db-1"), openBarrier("db-1", 7)),
 		},
-		"somebody deleted the ConfigMap of the barrier": {
-			MakeSnapshot(MakePod("db-1").Barrier().Injected().Signalled(7).Warm()).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1"), openBarrier("db-1", 7), nudge("db-1", 7)).
-				says("pod db-1 is the holder and has not been Ready yet: the kubelet has not created the container behind the open barrier yet"),
-		},
+		"somebody deleted the ConfigMap of the barrier": saying(
+			starts(MakePod("db-1").Barrier().Injected().Signalled(7).Warm(), openBarrier("db-1", 7), nudge("db-1", 7)),
+			"pod db-1 is the holder and has not been Ready yet: the kubelet has not created the container behind the open barrier yet"),
 		"somebody removed the signal, and the readiness gate is True": {
 			MakeSnapshot(warm("db-1").Protected().Condition(v1.ReadyCondition, corev1.ConditionTrue, "", "")).Chosen("db-1"),
 			keeps(handoff.Released, record, signalOf("db-1", 7)),
 		},
-		"the sidecar of the signalled pod crashes": {
-			MakeSnapshot(MakePod("db-1").GateProbe().Injected().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Warm().
-				State(v1.SidecarName, waiting("CrashLoopBackOff", "back-off 10s"))).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1")).
-				says("pod db-1 is the holder and has not been Ready yet: init container status-sidecar waits: CrashLoopBackOff: back-off 10s"),
-		},
+		"the sidecar of the signalled pod crashes": saying(
+			starts(MakePod("db-1").GateProbe().Injected().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Warm().
+				State(v1.SidecarName, waiting("CrashLoopBackOff", "back-off 10s"))),
+			"pod db-1 is the holder and has not been Ready yet: init container status-sidecar waits: CrashLoopBackOff: back-off 10s"),
 		"the holder is unready because its sidecar crashes": {
-			MakeSnapshot(holder().Condition(corev1.PodReady, corev1.ConditionFalse, "", "").State(v1.SidecarName, terminated(1))).Holder("db-1"),
+			MakeSnapshot(unready().State(v1.SidecarName, terminated(1))).Holder("db-1"),
 			keeps(handoff.HolderNotReady).says("pod db-1 is the holder and is not Ready: init container status-sidecar ended: Error, exit code 1"),
 		},
 		"the application of the holder failed, and its sidecar ended afterwards": {
-			MakeSnapshot(holder().Condition(corev1.PodReady, corev1.ConditionFalse, "", "").
-				State(v1.SidecarName, terminated(0)).State("app", terminated(1))).Holder("db-1"),
+			MakeSnapshot(unready().State(v1.SidecarName, terminated(0)).State("app", terminated(1))).Holder("db-1"),
 			keeps(handoff.HolderNotReady).says("pod db-1 is the holder and is not Ready: container app ended: Error, exit code 1"),
 		},
 		"the signal is for another pod": {
@@ -406,47 +415,27 @@ func TestDecideHolderAlive(t *testing.T) {
 			MakeSnapshot(MakePod("db-1").Injected().Annotation(signal.Annotation, `{"uid":"db-1-uid","epoch":7}`).Ready()).Holder("db-1"),
 			keeps(handoff.HolderReady, protect("db-1", true)),
 		},
-		"the main process has started": {MakeSnapshot(started()).Chosen("db-1"), keeps(handoff.Starting, markReady("db-1"))},
+		"the main process has started": starts(MakePod("db-1").GateProbe().Injected().Signalled(7).Running()),
 		"an adopted pod has only one held container": {
 			MakeSnapshot(openHelper("db-1").Protected()).Holder("db-1"), keeps(handoff.Released, record, signalOf("db-1", 7)),
 		},
-		"the main process has not started, and somebody set the readiness gate to False": {
-			MakeSnapshot(MakePod("db-1").GateProbe().Injected().Signalled(7).Warm()).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1"), nudge("db-1", 7)).
-				says("pod db-1 is the holder and has not been Ready yet: container app is running and not ready"),
-		},
-		"the kubelet probes the started main process again only after a period": {
-			MakeSnapshot(MakePod("db-1").Readiness(10).Injected().SignalledAt(7, now.Add(-time.Second)).Running()).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1"), nudge("db-1", 7)),
-		},
-		"the main process has just started": {
-			MakeSnapshot(MakePod("db-1").Readiness(10).Injected().SignalledAt(7, now.Add(-999*time.Millisecond)).Running()).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1")),
-		},
-		"the next readiness probe is in a second": {
-			MakeSnapshot(MakePod("db-1").Readiness(1).Injected().SignalledAt(7, now.Add(-4999*time.Millisecond)).Running()).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1")),
-		},
-		"the kubelet probes the holder every second, and may have missed the signal": {
-			MakeSnapshot(MakePod("db-1").Readiness(1).Injected().SignalledAt(7, now.Add(-5*time.Second)).Running()).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1"), nudge("db-1", 7)),
-		},
-		"the holder was nudged before": {
-			MakeSnapshot(MakePod("db-1").Readiness(10).Injected().Signalled(7).Annotation(v1.NudgeAnnotation, "7").Running()).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1")),
-		},
-		"one of two main processes has started": {
-			MakeSnapshot(MakePod("db-1").GateProbe().Container(corev1.Container{Name: "helper", Command: []string{"/helper"}}).Injected().
-				Signalled(7).Running().State("helper", waiting("ContainerCreating", ""))).Chosen("db-1"),
-			keeps(handoff.Starting, markReady("db-1"), nudge("db-1", 7)),
-		},
+		"the main process has not started, and somebody set the readiness gate to False": saying(
+			starts(MakePod("db-1").GateProbe().Injected().Signalled(7).Warm(), nudge("db-1", 7)),
+			"pod db-1 is the holder and has not been Ready yet: container app is running and not ready"),
+		"the kubelet probes the started main process again only after a period":      starts(probed(10, time.Second), nudge("db-1", 7)),
+		"the main process has just started":                                          starts(probed(10, 999*time.Millisecond)),
+		"the next readiness probe is in a second":                                    starts(probed(1, 4999*time.Millisecond)),
+		"the kubelet probes the holder every second, and may have missed the signal": starts(probed(1, 5*time.Second), nudge("db-1", 7)),
+		"the holder was nudged before":                                               starts(probed(10, time.Minute).Annotation(v1.NudgeAnnotation, "7")),
+		"one of two main processes has started": starts(
+			MakePod("db-1").GateProbe().Container(corev1.Container{Name: "helper", Command: []string{"/helper"}}).Injected().
+				Signalled(7).Running().State("helper", waiting("ContainerCreating", "")), nudge("db-1", 7)),
 		"the holder is unready": {
 			MakeSnapshot(holder().Condition(corev1.PodReady, corev1.ConditionFalse, "", "no answer")).Holder("db-1"),
 			keeps(handoff.HolderNotReady).says("pod db-1 is the holder and is not Ready: no answer"),
 		},
 		"the node does not answer": {
-			MakeSnapshot(holder().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), warm("db-2").On(node2)).
-				Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
+			MakeSnapshot(unready(), warm("db-2").On(node2)).Holder("db-1").Node(node1, corev1.ConditionUnknown, corev1.TaintNodeUnreachable),
 			keeps(handoff.HolderNotReady, protectStandby("db-2")).
 				says("its node node-1 does not answer: the pod may still run there, so no other pod is released; pod db-2 is warm and would take " +
 					"over. If node node-1 is off, run: kubectl taint node node-1"),
@@ -459,8 +448,7 @@ func TestDecideHolderAlive(t *testing.T) {
 			MakeSnapshot(openInit("db-1").Holding()).Holder("db-1").HoldInit(), keeps(handoff.HolderReady),
 		},
 		"a spare whose init container is held": {
-			MakeSnapshot(holder(),
-				heldInit("db-2").Warm().State("migrate", running()).State("app", waiting("PodInitializing", ""))).Holder("db-1").HoldInit(),
+			spare(heldInit("db-2").Warm().State("migrate", running()).State("app", waiting("PodInitializing", ""))).HoldInit(),
 			keeps(handoff.HolderReady, protectStandby("db-2")).says("pod db-2 is warm and would take over"),
 		},
 		"a spare that can't be scheduled": {
@@ -470,12 +458,11 @@ func TestDecideHolderAlive(t *testing.T) {
 				says("pod db-1 is the holder with epoch 7; no standby is warm: pod db-2 can't be scheduled: 0/2 nodes are available"),
 		},
 		"a spare whose readiness gate is open": {
-			MakeSnapshot(holder(), MakePod("db-2").Injected().Probed().Warm().OpenGate(v1.ReadyReasonStandby)).Holder("db-1"),
+			spare(MakePod("db-2").Injected().Probed().Warm().OpenGate(v1.ReadyReasonStandby)),
 			keeps(handoff.HolderReady, protectStandby("db-2")).says("pod db-2 is warm and would take over"),
 		},
 		"a pod with the readiness gate of a released pod": {
-			MakeSnapshot(holder(), MakePod("db-2").Injected().Probed().Warm().Protected().OpenGate(v1.ReadyReasonHolds)).Holder("db-1"),
-			keeps(handoff.SeveralRun).failed(),
+			spare(MakePod("db-2").Injected().Probed().Warm().Protected().OpenGate(v1.ReadyReasonHolds)), keeps(handoff.SeveralRun).failed(),
 		},
 		"a standby of an older revision": {
 			MakeSnapshot(holder().Revision(10), warm("db-2").Revision(9)).Holder("db-1"), keeps(handoff.HolderReady, protectStandby("db-2")),
@@ -485,6 +472,9 @@ func TestDecideHolderAlive(t *testing.T) {
 
 func TestDecideRollout(t *testing.T) {
 	standby := warm("db-2").Revision(2)
+	ended := func(standby *PodWrapper) *SnapshotWrapper {
+		return MakeSnapshot(holding().Deleting().Ended(), standby).Holder("db-1")
+	}
 	retires := keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1"))
 	runDecide(t, map[string]decideCase{
 		"the new pod is warm": {MakeSnapshot(holding(), standby).Holder("db-1"), retires},
@@ -513,24 +503,20 @@ func TestDecideRollout(t *testing.T) {
 			keeps(handoff.HolderStopping).
 				says("pod db-1 is terminating; the next pod is released once the kubelet reports that the pod has terminated"),
 		},
-		"the holder has terminated": {
-			MakeSnapshot(holding().Deleting().Ended(), standby).Holder("db-1").ReplicaSet("db-v1", 0), releases("db-2", 8, unprotect("db-1")),
-		},
+		"the holder has terminated": {ended(standby).ReplicaSet("db-v1", 0), releases("db-2", 8, unprotect("db-1"))},
 		"the holder has terminated, and the readiness gate of the new pod is open": {
-			MakeSnapshot(holding().Deleting().Ended(), MakePod("db-2").Injected().Probed().Warm().Revision(2).Protected().
-				OpenGate(v1.ReadyReasonStandby)).Holder("db-1"),
+			ended(MakePod("db-2").Injected().Probed().Warm().Revision(2).Protected().OpenGate(v1.ReadyReasonStandby)),
 			holds("db-2", 8, handoff.Released, record, signalOf("db-2", 8), unprotect("db-1")),
 		},
 		"the holder has terminated, and the probes of the new pod fail until its release": {
-			MakeSnapshot(holding().Deleting().Ended(), MakePod("db-2").Injected().Probed().Warm().Revision(2)).Holder("db-1"),
-			releases("db-2", 8, unprotect("db-1")),
+			ended(MakePod("db-2").Injected().Probed().Warm().Revision(2)), releases("db-2", 8, unprotect("db-1")),
 		},
 		"the holder has terminated, and the new pod waits at a barrier": {
-			MakeSnapshot(holding().Deleting().Ended(), MakePod("db-2").Barrier().Injected().Warm().Revision(2)).Holder("db-1"),
+			ended(MakePod("db-2").Barrier().Injected().Warm().Revision(2)),
 			holds("db-2", 8, handoff.Released, choose("db-2"), record, openBarrier("db-2", 8), signalOf("db-2", 8), unprotect("db-1")),
 		},
 		"the holder has terminated, and the new pod is not warm": {
-			MakeSnapshot(holding().Deleting().Ended(), MakePod("db-2").Injected().Revision(2)).Holder("db-1"),
+			ended(MakePod("db-2").Injected().Revision(2)),
 			nobody(7, handoff.HolderEnded, record, unprotect("db-1")).says("pod db-1 has terminated, and no standby is warm yet"),
 		},
 		"after a rollback, the standby has the older template and a new revision": {
@@ -552,71 +538,55 @@ func TestDecideRollout(t *testing.T) {
 }
 
 func TestDecideStatefulSet(t *testing.T) {
-	pod := func(uid, revision string) *PodWrapper {
-		return MakePod("db-0").UID(uidOf(uid)).OwnedBy("StatefulSet", "db").Label("controller-revision-hash", revision).Injected()
-	}
-	spare := func(name, revision string) *PodWrapper {
+	pod := func(name, revision string) *PodWrapper {
 		return MakePod(name).OwnedBy("StatefulSet", "db").Label("controller-revision-hash", revision).Injected()
 	}
-	holder := pod("db-0", "v1").Holding()
-	reborn := pod("reborn", "v2").Warm()
-	rebornRef := handoff.PodRef{Name: "db-0", UID: uidOf("reborn")}
-	released := []handoff.Step{
-		handoff.Protect{Pod: rebornRef, Version: version}, record,
-		handoff.Signal{Pod: rebornRef, Version: version, Signal: signal.Signal{UID: "reborn-uid", Epoch: 8}},
+	old := func() *PodWrapper { return pod("db-0", "v1").Holding() }
+	failing := func() *PodWrapper { return old().Condition(corev1.PodReady, corev1.ConditionFalse, "", "") }
+	newer := func() *PodWrapper { return pod("db-1", "v2").Warm() }
+	with := func(holder, spare *PodWrapper) *SnapshotWrapper {
+		return MakeSnapshot(holder, spare).Holder("db-0").StatefulSet("db", 2, "v2")
 	}
+	stays := func(outcome handoff.Outcome) expected { return holds("db-0", 7, outcome, protectStandby("db-1")) }
+	reborn := pod("db-0", "v2").UID(uidOf("reborn")).Warm()
+	rebornRef := handoff.PodRef{Name: "db-0", UID: uidOf("reborn")}
+	released := holds("db-0", 8, handoff.Released, handoff.Protect{Pod: rebornRef, Version: version}, record,
+		handoff.Signal{Pod: rebornRef, Version: version, Signal: signal.Signal{UID: "reborn-uid", Epoch: 8}})
 	runDecide(t, map[string]decideCase{
 		"the holder has terminated, and its object is removed": {
-			MakeSnapshot(holder.Deleting().Ended()).Holder("db-0").StatefulSet("db", 1, "v2"),
-			nobody(7, handoff.HolderEnded, record, unprotect("db-0")),
+			MakeSnapshot(old().Deleting().Ended()).Holder("db-0").StatefulSet("db", 1, "v2"), nobody(7, handoff.HolderEnded, record, unprotect("db-0")),
 		},
-		"the next pod has the same name": {
-			MakeSnapshot(reborn).Ended(v1.CauseRollout).StatefulSet("db", 1, "v2"), holds("db-0", 8, handoff.Released, released...),
-		},
+		"the next pod has the same name": {MakeSnapshot(reborn).Ended(v1.CauseRollout).StatefulSet("db", 1, "v2"), released},
 		"the next pod has the same name, and nothing proves that the holder has terminated": {
 			MakeSnapshot(reborn).Holder("db-0").StatefulSet("db", 1, "v2"), holds("db-0", 7, handoff.HolderLost).failed(),
 		},
 		"a spare of the newer revision waits to take over": {
-			MakeSnapshot(pod("db-0", "v1").Holding(), spare("db-1", "v2").Warm()).Holder("db-0").StatefulSet("db", 2, "v2"),
-			holds("db-0", 7, handoff.AwaitingHandover, protectStandby("db-1")).
-				says("pod db-1 is warm and has a newer revision than pod db-0, and their StatefulSet continues only after pod db-1 is Ready. To " +
-					"have it take over, run: kubectl delete -n prod pod db-0"),
+			with(old(), newer()),
+			stays(handoff.AwaitingHandover).says("pod db-1 is warm and has a newer revision than pod db-0, and their StatefulSet continues " +
+				"only after pod db-1 is Ready. To have it take over, run: kubectl delete -n prod pod db-0"),
 		},
-		"a spare of the newer revision, and the holder fails": {
-			MakeSnapshot(pod("db-0", "v1").Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), spare("db-1", "v2").Warm()).
-				Holder("db-0").StatefulSet("db", 2, "v2"),
-			holds("db-0", 7, handoff.AwaitingHandover, protectStandby("db-1")),
-		},
+		"a spare of the newer revision, and the holder fails": {with(failing(), newer()), stays(handoff.AwaitingHandover)},
 		"a spare of the newer revision, and the holder's node does not answer": {
-			MakeSnapshot(pod("db-0", "v1").Holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), spare("db-1", "v2").Warm().On(node2)).
-				Holder("db-0").StatefulSet("db", 2, "v2").Node(node1, corev1.ConditionUnknown),
-			holds("db-0", 7, handoff.HolderNotReady, protectStandby("db-1")).says("its node node-1 does not answer"),
+			with(failing(), newer().On(node2)).Node(node1, corev1.ConditionUnknown),
+			stays(handoff.HolderNotReady).says("its node node-1 does not answer"),
 		},
 		"a spare of the newer revision that is not warm": {
-			MakeSnapshot(pod("db-0", "v1").Holding(), spare("db-1", "v2")).Holder("db-0").StatefulSet("db", 2, "v2"),
-			holds("db-0", 7, handoff.HolderReady).says("no standby is warm: pod db-1 is not scheduled yet"),
+			with(old(), pod("db-1", "v2")), holds("db-0", 7, handoff.HolderReady).says("no standby is warm: pod db-1 is not scheduled yet"),
 		},
-		"a spare of the same revision": {
-			MakeSnapshot(pod("db-0", "v2").Holding(), spare("db-1", "v2").Warm()).Holder("db-0").StatefulSet("db", 2, "v2"),
-			holds("db-0", 7, handoff.HolderReady, protectStandby("db-1")),
-		},
+		"a spare of the same revision": {with(pod("db-0", "v2").Holding(), newer()), stays(handoff.HolderReady)},
 		"a spare of another StatefulSet": {
-			MakeSnapshot(pod("db-0", "v1").Holding(), spare("db-1", "v2").OwnedBy("StatefulSet", "other").Warm()).Holder("db-0").
-				StatefulSet("db", 1, "v2").StatefulSet("other", 1, "v2"),
-			holds("db-0", 7, handoff.HolderReady, protectStandby("db-1")),
+			with(old(), newer().OwnedBy("StatefulSet", "other")).StatefulSet("other", 1, "v2"), stays(handoff.HolderReady),
 		},
 		"of two spares, the spare of the newer revision is next, although it is younger": {
-			MakeSnapshot(spare("db-1", "v1").Warm(), spare("db-2", "v2").Warm().Created(now)).Ended(v1.CauseDeletion).StatefulSet("db", 3, "v2"),
+			MakeSnapshot(pod("db-1", "v1").Warm(), pod("db-2", "v2").Warm().Created(now)).Ended(v1.CauseDeletion).StatefulSet("db", 3, "v2"),
 			releases("db-2", 8),
 		},
 		"the next pod does not exist yet": {
 			MakeSnapshot().Ended(v1.CauseRollout).StatefulSet("db", 1, "v2"),
 			nobody(7, handoff.AwaitingPod).says("pod db-1 has terminated, and the next pod does not exist yet"),
 		},
-		"the StatefulSet is scaled to zero": {MakeSnapshot().Ended(v1.CauseScaleDown), nobody(7, handoff.NoPods)},
-		"the StatefulSet is scaled up again": {
-			MakeSnapshot(reborn).Ended(v1.CauseScaleDown).StatefulSet("db", 1, "v2"), holds("db-0", 8, handoff.Released, released...),
-		},
+		"the StatefulSet is scaled to zero":  {MakeSnapshot().Ended(v1.CauseScaleDown), nobody(7, handoff.NoPods)},
+		"the StatefulSet is scaled up again": {MakeSnapshot(reborn).Ended(v1.CauseScaleDown).StatefulSet("db", 1, "v2"), released},
 	})
 }
 
@@ -650,23 +620,12 @@ func TestDecideOverlap(t *testing.T) {
 	})
 }
 
-func TestDecideProtectsUnrecordedPods(t *testing.T) {
-	unrecorded := MakePod("db-0").Ready()
-	runDecide(t, map[string]decideCase{
-		"the holder is terminating": {
-			MakeSnapshot(holder().Deleting(), unrecorded).Holder("db-1"), keeps(handoff.HolderStopping, protect("db-0", false)),
-		},
-		"the holder is lost": {MakeSnapshot(unrecorded).Holder("db-1"), keeps(handoff.HolderLost, protect("db-0", false)).failed()},
-	})
-}
-
 func TestDecideHelpsIfBlocked(t *testing.T) {
 	const attest = "kubectl annotate -n prod stfs db apps.statefulsingleton.com/attest-terminated=db-1-uid --overwrite"
 	stopping := func(s *SnapshotWrapper, message string) decideCase {
 		return decideCase{s.Holder("db-1"), keeps(handoff.HolderStopping).says(message)}
 	}
-	overdue := holder().Deleting()
-	overdue.DeletionTimestamp.Time = now.Add(-6 * time.Second)
+	overdue := holder().Deleting().With(func(p *corev1.Pod) { p.DeletionTimestamp.Time = now.Add(-6 * time.Second) })
 	runDecide(t, map[string]decideCase{
 		"the holder is lost": {
 			MakeSnapshot(warm("db-2")).Holder("db-1"),

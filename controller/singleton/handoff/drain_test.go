@@ -55,17 +55,13 @@ func TestDecideDrain(t *testing.T) {
 	maintenance := func(effect corev1.TaintEffect) corev1.Taint {
 		return corev1.Taint{Key: "maintenance", Value: "now", Effect: effect}
 	}
-	tolerating := func(toleration corev1.Toleration) *PodWrapper {
-		pod := holding()
-		pod.Spec.Tolerations = []corev1.Toleration{toleration}
-		return pod
-	}
 	isReady := func(s *SnapshotWrapper) decideCase {
 		return decideCase{s, keeps(handoff.HolderReady)}
 	}
 	rolls := func(s *SnapshotWrapper, message string) decideCase {
 		return decideCase{s, keeps(handoff.Rolling, rolled...).draining().says(message)}
 	}
+	retires := keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1")).draining()
 	runDrain(t, map[string]decideCase{
 		"no drain":                 isReady(MakeSnapshot(holding()).Holder("db-1")),
 		"another node is cordoned": isReady(MakeSnapshot(holding()).Holder("db-1").Cordon(node2)),
@@ -76,13 +72,13 @@ func TestDecideDrain(t *testing.T) {
 			Taint(node1, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute})),
 		"a taint of a node that is off": isReady(MakeSnapshot(holding()).Holder("db-1").
 			Taint(node1, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})),
-		"a taint that the pod tolerates": isReady(MakeSnapshot(tolerating(corev1.Toleration{Key: "maintenance", Operator: corev1.TolerationOpExists})).
+		"a taint that the pod tolerates": isReady(MakeSnapshot(holding().Tolerating(corev1.Toleration{Key: "maintenance", Operator: corev1.TolerationOpExists})).
 			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute))),
 		"the node is cordoned": rolls(drained(holding()), "Deployment db is rolled, and the pod that takes over from pod db-1 does not exist yet; node node-1 is cordoned: "+
 			"evictions of the holder are blocked until another pod is warm, at most until 2026-01-02T03:09:05Z"),
 		"a taint NoSchedule": rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoSchedule)), "node node-1 has taint maintenance=now:NoSchedule"),
 		"a taint NoExecute":  rolls(MakeSnapshot(holding()).Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute)), "maintenance=now:NoExecute"),
-		"the pod tolerates the taint for a limited time": rolls(MakeSnapshot(tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(60))})).
+		"the pod tolerates the taint for a limited time": rolls(MakeSnapshot(holding().Tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(60))})).
 			Holder("db-1").Taint(node1, maintenance(corev1.TaintEffectNoExecute)), ""),
 		"the node is cordoned, and the holder is unready":  rolls(drained(holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", "")), ""),
 		"the node is cordoned, and spec.handoff is Manual": rolls(drained(holding()).Manual(), ""),
@@ -119,19 +115,13 @@ func TestDecideDrain(t *testing.T) {
 				says("pod db-2 is warm, but node node-1 is cordoned; pod db-1 keeps running until a pod is warm on another node"),
 		},
 		"the next pod is warm on the drained node, after the deadline": {
-			drained(holding(), next(node1)).DrainedFor(300 * time.Second),
-			keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1")).evictions("DrainTimedOut").draining(),
+			drained(holding(), next(node1)).DrainedFor(300 * time.Second), retires.evictions("DrainTimedOut"),
 		},
-		"the next pod is warm on another node": {
-			drained(holding(), next(node2)), keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1")).draining(),
-		},
+		"the next pod is warm on another node": {drained(holding(), next(node2)), retires},
 		"one next pod is warm on another node, and one on the drained node": {
-			drained(holding(), MakePod("db-0").Revision(2).Injected().Warm(), next(node2)).Deployment(2),
-			keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1")).draining(),
+			drained(holding(), MakePod("db-0").Revision(2).Injected().Warm(), next(node2)).Deployment(2), retires,
 		},
-		"the next pod is warm on another node, and spec.handoff is Manual": {
-			drained(holding(), next(node2)).Manual(), keeps(handoff.Retiring, protectStandby("db-2"), retire("db-v1")).draining(),
-		},
+		"the next pod is warm on another node, and spec.handoff is Manual": {drained(holding(), next(node2)).Manual(), retires},
 		"the next pod waits for the volume of the holder": {
 			drained(holding().Claim("data"), pending().Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable",
 				"node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")).Claim("data", corev1.ReadWriteOncePod),
@@ -150,8 +140,6 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 	owned := func(kind string) *SnapshotWrapper {
 		return MakeSnapshot(MakePod("db-1").OwnedBy(kind, "db").Injected().Holding()).Holder("db-1")
 	}
-	tolerant := holding()
-	tolerant.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	const atOnce = "node node-1 is cordoned: an eviction stops the holder at once, because "
 	deleted := one()
 	deleted.Deployments[uidOf("db")].DeletionTimestamp = new(metav1.NewTime(now))
@@ -165,7 +153,7 @@ func TestDecideDrainWithoutSurge(t *testing.T) {
 		"maxSurge is 0%":                      plain(one().Strategy(surge, "0%", "1"), "CannotSurge", "Deployment db has maxSurge 0"),
 		"maxUnavailable stops the holder too": plain(one().Strategy(surge, "1", "100%"), "CannotSurge", "its maxUnavailable is not below its replicas"),
 		"the Deployment is paused":            plain(one().Paused(), "CannotSurge", "Deployment db is paused"),
-		"the holder tolerates cordoned nodes": plain(MakeSnapshot(tolerant).Holder("db-1").Budgeted(), "CannotSurge",
+		"the holder tolerates cordoned nodes": plain(MakeSnapshot(holding().Tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists})).Holder("db-1").Budgeted(), "CannotSurge",
 			atOnce+"the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node"),
 		"another budget covers the holder": {
 			one().Budget("theirs").Cordon(node1),

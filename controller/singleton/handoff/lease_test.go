@@ -49,34 +49,36 @@ func takeLease(pod string, epoch int64) handoff.Step {
 	return handoff.WriteLease{Version: version, Epoch: epoch, Expired: uidOf(pod)}
 }
 
+// releasesFenced expects that a fenced pod without the finalizer is released, and then the other steps.
+func releasesFenced(pod string, epoch int64, then ...handoff.Step) expected {
+	return holds(pod, epoch, handoff.Released, append([]handoff.Step{choose(pod), record, nameInLease(pod, epoch), signalOf(pod, epoch)}, then...)...)
+}
+
 func TestDecideReleaseByLease(t *testing.T) {
 	standby := fencedStandby("db-2").Warm()
+	ended := func(standby *PodWrapper, lease leases.Observed) *SnapshotWrapper {
+		return MakeSnapshot(standby).Ended(v1.CauseDeletion).Fencing(lease)
+	}
 	runDecide(t, map[string]decideCase{
 		"the Lease is created before it is needed": {MakeSnapshot().Fencing(leases.Observed{}), nobody(0, handoff.NoPods, handoff.WriteLease{})},
 		"a standby waits for the Lease": {
 			MakeSnapshot(standby).Fencing(leases.Observed{}),
 			nobody(0, handoff.WarmingUp, handoff.WriteLease{}).says("pod db-2 waits until Lease statefulsingleton-db exists"),
 		},
-		"the Lease names the pod after the record": {
-			MakeSnapshot(standby).Fencing(MakeLease().Silent(time.Hour)),
-			holds("db-2", 1, handoff.Released, choose("db-2"), record, nameInLease("db-2", 1), signalOf("db-2", 1)),
-		},
+		"the Lease names the pod after the record": {MakeSnapshot(standby).Fencing(MakeLease().Silent(time.Hour)), releasesFenced("db-2", 1)},
 		"the release of a pod without fencing changes the Lease too": {
-			MakeSnapshot(warm("db-2")).Ended(v1.CauseDeletion).Fencing(MakeLease().Transitions(7).Silent(time.Hour)),
+			ended(warm("db-2"), MakeLease().Transitions(7).Silent(time.Hour)),
 			holds("db-2", 8, handoff.Released, protectStandby("db-2"), record, handoff.WriteLease{Version: version, Holder: ref("db-2"), Epoch: 8}, signalOf("db-2", 8)),
 		},
 		"without fencing there is no Lease": {MakeSnapshot(warm("db-2")).Ended(v1.CauseDeletion), releases("db-2", 8)},
 		"the epoch grows beyond that of the Lease": {
-			MakeSnapshot(standby).Fencing(MakeLease().Transitions(40).Silent(time.Hour)),
-			holds("db-2", 41, handoff.Released, choose("db-2"), record, nameInLease("db-2", 41), signalOf("db-2", 41)),
+			MakeSnapshot(standby).Fencing(MakeLease().Transitions(40).Silent(time.Hour)), releasesFenced("db-2", 41),
 		},
 		"no pod is released while the Lease names a pod that does not exist": {
-			MakeSnapshot(standby).Ended(v1.CauseDeletion).Fencing(leaseOf("db-1", 7).Silent(leaseDuration - 1)),
-			nobody(7, handoff.LeaseHeld).says("names pod db-1, which does not exist"),
+			ended(standby, leaseOf("db-1", 7).Silent(leaseDuration-1)), nobody(7, handoff.LeaseHeld).says("names pod db-1, which does not exist"),
 		},
 		"the Lease of a pod that does not exist expires": {
-			MakeSnapshot(standby).Ended(v1.CauseDeletion).Fencing(leaseOf("db-1", 7).Silent(leaseDuration)),
-			nobody(7, handoff.LeaseTaken, takeLease("db-1", 7)),
+			ended(standby, leaseOf("db-1", 7).Silent(leaseDuration)), nobody(7, handoff.LeaseTaken, takeLease("db-1", 7)),
 		},
 		"a pod that the Lease names may run, although it was not signalled": {
 			MakeSnapshot(fencedStandby("db-1").Warm(), standby).Fencing(leaseOf("db-1", 7).Silent(0)), adopts("db-1", 8),
@@ -89,63 +91,43 @@ func TestDecideFencedHolder(t *testing.T) {
 		return fencedStandby("db-1").Holding().Annotation(v1.ChosenByAnnotation, "stfs-uid")
 	}
 	standby := fencedStandby("db-2").Warm().ChosenBy("stfs-uid")
-	release := []handoff.Step{record, nameInLease("db-2", 8), signalOf("db-2", 8)}
+	with := func(db1 *PodWrapper, lease leases.Observed) *SnapshotWrapper {
+		return MakeSnapshot(db1, standby).Holder("db-1").Fencing(lease)
+	}
+	running := func(silent time.Duration) *SnapshotWrapper { return with(holder(), leaseOf("db-1", 7).Silent(silent)) }
+	stopping := func(lease *LeaseWrapper) *SnapshotWrapper { return with(holder().Deleting(), lease.Silent(0)) }
+	longer := leaseOf("db-1", 7)
+	longer.Spec.LeaseDurationSeconds = new(int32(30))
+	released := func(then handoff.Step) expected {
+		return holds("db-2", 8, handoff.Released, record, nameInLease("db-2", 8), signalOf("db-2", 8), then)
+	}
 	runDecide(t, map[string]decideCase{
-		"a holder that renews the Lease stays": {
-			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(leaseDuration - 1)), keeps(handoff.HolderReady),
-		},
+		"a holder that renews the Lease stays": {running(leaseDuration - 1), keeps(handoff.HolderReady)},
 		"a holder that has not renewed the Lease loses it": {
-			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(leaseDuration)),
+			running(leaseDuration),
 			keeps(handoff.LeaseTaken, takeLease("db-1", 7)).says("pod db-1 has not renewed Lease statefulsingleton-db for 15s"),
 		},
-		"a longer duration in the Lease counts": {
-			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(func() leases.Observed {
-				lease := leaseOf("db-1", 7)
-				lease.Spec.LeaseDurationSeconds = new(int32(30))
-				return lease.Silent(leaseDuration)
-			}()),
-			keeps(handoff.HolderReady),
-		},
+		"a longer duration in the Lease counts": {with(holder(), longer.Silent(leaseDuration)), keeps(handoff.HolderReady)},
 		"a holder without fencing does not lose the Lease": {
-			MakeSnapshot(MakePod("db-1").Injected().Revision(1).Holding(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(time.Hour)),
-			keeps(handoff.HolderReady),
+			with(MakePod("db-1").Injected().Revision(1).Holding(), leaseOf("db-1", 7).Silent(time.Hour)), keeps(handoff.HolderReady),
 		},
-		"an expired Lease is a proof": {
-			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-1").Silent(0)),
-			holds("db-2", 8, handoff.Released, append(release[:3:3], demote("db-1"))...),
-		},
-		"a released Lease is a proof": {
-			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 7).Silent(0)),
-			holds("db-2", 8, handoff.Released, append(release[:3:3], unprotect("db-1"))...),
-		},
-		"an older epoch in the Lease proves nothing": {
-			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 6).Silent(0)), keeps(handoff.HolderStopping),
-		},
+		"an expired Lease is a proof":                {with(holder(), leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-1").Silent(0)), released(demote("db-1"))},
+		"a released Lease is a proof":                {stopping(leaseOf("", 7)), released(unprotect("db-1"))},
+		"an older epoch in the Lease proves nothing": {stopping(leaseOf("", 6)), keeps(handoff.HolderStopping)},
 		"a Lease that was taken from another pod proves nothing": {
-			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-0").Silent(0)),
-			keeps(handoff.HolderStopping),
+			stopping(leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-0")), keeps(handoff.HolderStopping),
 		},
 		"the Lease of another singleton proves nothing": {
-			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("", 7).OwnedBy("other-uid").Silent(time.Hour)),
-			keeps(handoff.HolderStopping),
+			with(holder().Deleting(), leaseOf("", 7).OwnedBy("other-uid").Silent(time.Hour)), keeps(handoff.HolderStopping),
 		},
-		"a terminating holder retires": {
-			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)),
-			keeps(handoff.HolderStopping, retireInLease("db-1", 7)),
-		},
-		"a retired holder is awaited": {
-			MakeSnapshot(holder().Deleting(), standby).Holder("db-1").Fencing(
-				leaseOf("db-1", 7).Annotation(signal.RetireAnnotation, "db-1").Silent(0)),
-			keeps(handoff.HolderStopping),
-		},
+		"a terminating holder retires": {stopping(leaseOf("db-1", 7)), keeps(handoff.HolderStopping, retireInLease("db-1", 7))},
+		"a retired holder is awaited":  {stopping(leaseOf("db-1", 7).Annotation(signal.RetireAnnotation, "db-1")), keeps(handoff.HolderStopping)},
 		"a rollout retires the holder after its ReplicaSet is scaled down": {
-			MakeSnapshot(holder(), fencedStandby("db-2").Revision(2).Warm().ChosenBy("stfs-uid")).Holder("db-1").Fencing(leaseOf("db-1", 7).
-				Silent(0)),
+			MakeSnapshot(holder(), fencedStandby("db-2").Revision(2).Warm().ChosenBy("stfs-uid")).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)),
 			keeps(handoff.Retiring, retire("db-v1"), retireInLease("db-1", 7)),
 		},
 		"a holder is named again after its Lease was deleted": {
-			MakeSnapshot(holder(), standby).Holder("db-1").Fencing(MakeLease().Silent(0)),
-			keeps(handoff.Released, record, nameInLease("db-1", 7), signalOf("db-1", 7)),
+			with(holder(), MakeLease().Silent(0)), keeps(handoff.Released, record, nameInLease("db-1", 7), signalOf("db-1", 7)),
 		},
 		"without a standby, the Lease loses the name of a holder that has terminated": {
 			MakeSnapshot(holder().Deleting().Ended()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)),
@@ -159,43 +141,26 @@ func TestDecideFencedHolder(t *testing.T) {
 }
 
 func TestDecideLostNode(t *testing.T) {
-	// The node of the pod still appears Ready.
-	lost := func() *PodWrapper { return fencedStandby("db-1").Running() }
-	lease := leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-1").Silent(0)
+	// The node of db-1 still appears Ready.
+	lost := func(ago time.Duration, pods ...*PodWrapper) *SnapshotWrapper {
+		lease := leaseOf("", 7).Annotation(signal.ExpiredAnnotation, "db-1").Silent(0)
+		return MakeSnapshot(append([]*PodWrapper{fencedStandby("db-1").Running()}, pods...)...).Lost(ago).Fencing(lease)
+	}
+	tolerant := lost(time.Second)
+	tolerant.Pods[0].Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	roll := handoff.Roll{Deployment: "db", UID: uidOf("db"), Version: version, Replaces: ref("db-1")}
+	younger := fencedStandby("db-2").Warm().Created(now)
 	runDecide(t, map[string]decideCase{
-		"another standby is next, although it is younger": {
-			MakeSnapshot(lost(), fencedStandby("db-2").Warm().Created(now)).Lost(time.Second).Fencing(lease),
-			holds("db-2", 8, handoff.Released, choose("db-2"), record, nameInLease("db-2", 8), signalOf("db-2", 8)),
-		},
-		"another standby is next, although the node has been Ready for a minute": {
-			MakeSnapshot(lost(), fencedStandby("db-2").Warm().Created(now)).Lost(time.Minute).Fencing(lease),
-			holds("db-2", 8, handoff.Released, choose("db-2"), record, nameInLease("db-2", 8), signalOf("db-2", 8)),
-		},
-		"a pod without other standbys is replaced": {MakeSnapshot(lost()).Lost(time.Second).Fencing(lease), nobody(7, handoff.Rolling, roll)},
+		"another standby is next, although it is younger":                        {lost(time.Second, younger), releasesFenced("db-2", 8)},
+		"another standby is next, although the node has been Ready for a minute": {lost(time.Minute, younger), releasesFenced("db-2", 8)},
+		"a pod without other standbys is replaced":                               {lost(time.Second), nobody(7, handoff.Rolling, roll)},
 		"a pod is replaced if the other standby is on a lost node too": {
-			MakeSnapshot(lost(), fencedStandby("db-2").Warm().On(node3)).Node(node3, corev1.ConditionUnknown).Lost(time.Second).Fencing(lease),
-			nobody(7, handoff.Rolling, roll),
+			lost(time.Second, fencedStandby("db-2").Warm().On(node3)).Node(node3, corev1.ConditionUnknown), nobody(7, handoff.Rolling, roll),
 		},
-		"a pod that is replaced waits for the next pod": {
-			MakeSnapshot(lost(), fencedStandby("db-2").Revision(2)).Lost(time.Second).Fencing(lease), nobody(7, handoff.WarmingUp),
-		},
-		"a pod that cannot be replaced becomes the holder again": {
-			MakeSnapshot(lost()).DrainPolicy(v1.DrainEvict).Lost(time.Second).Fencing(lease),
-			holds("db-1", 8, handoff.Released, choose("db-1"), record, nameInLease("db-1", 8), signalOf("db-1", 8)),
-		},
-		"a pod that tolerates unreachable nodes is not replaced": {
-			MakeSnapshot(func() *PodWrapper {
-				pod := lost()
-				pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-				return pod
-			}()).Lost(time.Second).Fencing(lease),
-			holds("db-1", 8, handoff.Released, choose("db-1"), record, nameInLease("db-1", 8), signalOf("db-1", 8)),
-		},
-		"after a minute on a Ready node, a pod can be next again": {
-			MakeSnapshot(lost(), fencedStandby("db-2")).Lost(time.Minute).Fencing(lease),
-			holds("db-1", 8, handoff.Released, choose("db-1"), record, nameInLease("db-1", 8), signalOf("db-1", 8)),
-		},
+		"a pod that is replaced waits for the next pod":           {lost(time.Second, fencedStandby("db-2").Revision(2)), nobody(7, handoff.WarmingUp)},
+		"a pod that cannot be replaced becomes the holder again":  {lost(time.Second).DrainPolicy(v1.DrainEvict), releasesFenced("db-1", 8)},
+		"a pod that tolerates unreachable nodes is not replaced":  {tolerant, releasesFenced("db-1", 8)},
+		"after a minute on a Ready node, a pod can be next again": {lost(time.Minute, fencedStandby("db-2")), releasesFenced("db-1", 8)},
 	})
 }
 
@@ -213,7 +178,7 @@ func TestFencedCondition(t *testing.T) {
 		"named, and not renewed since": {MakeSnapshot(holder).Holder("db-1").Fencing(leaseOf("db-1", 7).AcquiredAfterRenewal().Silent(0)), "LeaseNotRenewed"},
 		"created before fencing":       {MakeSnapshot(bare().Holding()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)), "CreatedBefore"},
 		"a barrier":                    {MakeSnapshot(MakePod("db-1").Barrier().Injected().Holding()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)), "NotWrapped"},
-		"the pod shares its processes": {MakeSnapshot(bare().SharesProcesses().Holding()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)), "SharedProcesses"},
+		"the pod shares its processes": {MakeSnapshot(bare().With(func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }).Holding()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)), "SharedProcesses"},
 		"fencing was turned off since": {func() *SnapshotWrapper {
 			s := MakeSnapshot(holder).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0))
 			s.Singleton.Spec.Fencing = v1.FencingKubelet
@@ -237,11 +202,6 @@ func TestFencedCondition(t *testing.T) {
 func (l *LeaseWrapper) AcquiredAfterRenewal() *LeaseWrapper {
 	l.Spec.AcquireTime = microTime(now.Add(time.Second))
 	return l
-}
-
-func (p *PodWrapper) SharesProcesses() *PodWrapper {
-	p.Spec.ShareProcessNamespace = new(true)
-	return p
 }
 
 // A renewal that is overdue makes the controller decide again when the Lease expires. Otherwise, no decision is due.

@@ -1,7 +1,6 @@
 package handoff_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -221,8 +220,7 @@ func TestDecideReportsUnreachableSpare(t *testing.T) {
 	if plan.Outcome != handoff.HolderReady || !strings.HasSuffix(plan.Status.Message, want) {
 		t.Errorf("outcome %s, message %q, want HolderReady and %q", plan.Outcome, plan.Status.Message, want)
 	}
-	i := slices.IndexFunc(handoff.Classify(s.Snapshot), func(one *handoff.ClassifiedPod) bool { return one.Role == handoff.Standby })
-	if got := handoff.Classify(s.Snapshot)[i].WaitsFor; got != "can't start: its node node-3 does not answer" {
+	if got := handoff.Classify(s.Snapshot)[1].WaitsFor; got != "can't start: its node node-3 does not answer" {
 		t.Errorf("WaitsFor of the standby is %q", got)
 	}
 }

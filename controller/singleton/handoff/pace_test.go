@@ -80,6 +80,27 @@ func TestDecideReportsEpoch(t *testing.T) {
 	}
 }
 
+// An administrator may raise the epoch, for example after a restore. Decide continues from the raised epoch.
+func TestDecideContinuesFromRaisedEpoch(t *testing.T) {
+	const raised = 1041
+	for name, tc := range map[string]struct {
+		snapshot *SnapshotWrapper
+		want     int64
+	}{
+		"there was no holder":       {MakeSnapshot(next(node2)), raised + 1},
+		"a pod runs already":        {MakeSnapshot(MakePod("db-1").Revision(1).Running()), raised + 1},
+		"a pod is the holder":       {MakeSnapshot(holding()).Holder("db-1"), raised},
+		"the holder has terminated": {MakeSnapshot(holding().Deleting().Ended(), next(node2)).Holder("db-1"), raised + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.snapshot.Singleton.Status.Epoch = raised
+			if got := handoff.Decide(tc.snapshot.Snapshot, now).Status.Epoch; got != tc.want {
+				t.Errorf("epoch %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
 // If no status reports the handoff yet, the handoff began when the new pod was created or when the holder was asked to
 // stop.
 func TestDecideDatesHandoff(t *testing.T) {
@@ -93,7 +114,9 @@ func TestDecideDatesHandoff(t *testing.T) {
 		"the deletion of the holder was requested long ago":                       {long, long, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			holder := holding().AskedToStop(tc.asked)
+			holder := holding().With(func(p *corev1.Pod) {
+				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.NewTime(now.Add(30*time.Second-tc.asked))), new(int64(30))
+			})
 			s := MakeSnapshot(holder, MakePod("db-2").Injected().Revision(2).Warm().Created(now.Add(-tc.created))).Holder("db-1")
 			plan := handoff.Decide(s.Snapshot, now)
 			if ago := now.Sub(plan.Status.TransitionTimestamp.Time); ago != tc.wantAgo {

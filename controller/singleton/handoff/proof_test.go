@@ -81,9 +81,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"the singleton names no container of the pod": {with(plain().Deleting().Ended()).Containers("other"), ""},
 
 		// The pod garbage collector does not ask the kubelet.
-		"Failed by the pod garbage collector": {
-			with(holder().Deleting().FailedByGC("DeletionByPodGC")).NoNode(node1), "",
-		},
+		"Failed by the pod garbage collector": {with(holder().Deleting().FailedByGC("DeletionByPodGC")).NoNode(node1), ""},
 		"Failed by the pod garbage collector after a crash, and then evicted": {
 			with(holder().State("app", terminated(1)).Deleting().FailedByGC("EvictionByEvictionAPI")).NoNode(node1), "",
 		},
@@ -116,9 +114,7 @@ func TestDecideReleasesOnProofOnly(t *testing.T) {
 		"removed, and another UID is attested":                   {MakeSnapshot(standby).Holder("db-1").Attest("db-0-uid"), ""},
 		"removed after the record, without a known signal":       {MakeSnapshot(standby).Chosen("db-1"), ""},
 		"removed despite the finalizer":                          {MakeSnapshot(standby).Holder("db-1"), ""},
-		"removed, and another pod has the name": {
-			MakeSnapshot(MakePod("db-1").UID("reborn").Injected(), standby).Holder("db-1"), "",
-		},
+		"removed, and another pod has the name":                  {MakeSnapshot(MakePod("db-1").UID("reborn").Injected(), standby).Holder("db-1"), ""},
 
 		// The pod was chosen, and then deleted before its signal.
 		"recorded and terminating":                      {unsignalled(chosen().Deleting()), v1.ProofNeverSignalled},

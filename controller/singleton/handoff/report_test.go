@@ -129,22 +129,6 @@ func TestDecideBoundsPatience(t *testing.T) {
 	}
 }
 
-func TestDecideCompletesLate(t *testing.T) {
-	s := MakeSnapshot(holder().Deleting().Ended(), warm("db-2")).
-		Holder("db-1").Since(v1.PhaseFailed, time.Hour)
-	plan := handoff.Decide(s.Snapshot, now)
-	if got := signalledBy(plan); got != "db-2" {
-		t.Errorf("pod %q is signalled, want db-2", got)
-	}
-	want := &v1.Transition{
-		From: "db-1", FromUID: uidOf("db-1"), To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofKubeletReported,
-		Started: microTime(now.Add(-time.Hour)), Terminated: microTime(now),
-	}
-	if diff := cmp.Diff(want, plan.Status.LastTransition); diff != "" {
-		t.Errorf("transition (-want +got):\n%s", diff)
-	}
-}
-
 func TestDecideRequeue(t *testing.T) {
 	for name, tc := range map[string]struct {
 		snapshot *SnapshotWrapper
@@ -198,7 +182,7 @@ func TestDecideNamesTheCause(t *testing.T) {
 		"Deployment scaled to zero":               {MakeSnapshot(dead().Revision(1)).ReplicaSet("db-v1", 0).Deployment(0), v1.CauseScaleDown},
 		"ReplicaSet scaled to zero":               {MakeSnapshot(dead().Revision(1)).BareReplicaSet("db-v1", 0), v1.CauseScaleDown},
 		"a pod of a bare ReplicaSet is deleted":   {MakeSnapshot(dead().Revision(1)).BareReplicaSet("db-v1", 1), v1.CauseDeletion},
-		"a pod of another owner is deleted":       {MakeSnapshot(dead().Revision(1)).OwnedReplicaSet("Rollout", "db-v1", 1), v1.CauseDeletion},
+		"a pod of another owner is deleted":       {MakeSnapshot(dead().Revision(1)).BareReplicaSet("db-v1", 1, controlledBy("Rollout", "db")...), v1.CauseDeletion},
 		"ReplicaSet deleted":                      {orphan("ReplicaSet"), v1.CauseScaleDown},
 		"StatefulSet deleted":                     {orphan("StatefulSet"), v1.CauseScaleDown},
 		"a pod of a DaemonSet is deleted":         {orphan("DaemonSet"), v1.CauseDeletion},
@@ -272,7 +256,13 @@ func TestDecideContinuesTransition(t *testing.T) {
 		"there was no holder":                 {MakeSnapshot(standby), &v1.Transition{To: "db-2", Cause: v1.CauseCreated, Started: began}},
 		"the last holder was evicted":         {ended, goesOn},
 		"the owner was scaled to zero before": {MakeSnapshot(standby).Ended(v1.CauseScaleDown).Since("", time.Hour), &v1.Transition{To: "db-2", Cause: v1.CauseCreated, Started: began}},
-		"the last holder was adopted":         {MakeSnapshot(MakePod("db-1").Ready()), &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: began, Signalled: began}},
+		"the last holder has ended, and the handoff has taken too long": {
+			MakeSnapshot(holder().Deleting().Ended(), standby).Holder("db-1").Since(v1.PhaseFailed, time.Hour), &v1.Transition{
+				From: "db-1", FromUID: uidOf("db-1"), To: "db-2", Cause: v1.CauseDeletion, Proof: v1.ProofKubeletReported,
+				Started: microTime(now.Add(-time.Hour)), Terminated: began,
+			},
+		},
+		"the last holder was adopted": {MakeSnapshot(MakePod("db-1").Ready()), &v1.Transition{To: "db-1", Cause: v1.CauseAdopted, Started: began, Signalled: began}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, handoff.Decide(tc.snapshot.Snapshot, now).Status.LastTransition); diff != "" {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/injected"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/testpod"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
@@ -107,6 +107,15 @@ func holder() *PodWrapper { return MakePod("db-1").Injected().Holding() }
 
 func (p *PodWrapper) Obj() *corev1.Pod { return &p.Pod }
 
+// With changes the pod.
+func (p *PodWrapper) With(change func(*corev1.Pod)) *PodWrapper { change(&p.Pod); return p }
+
+// Tolerating sets the only toleration of the pod.
+func (p *PodWrapper) Tolerating(toleration corev1.Toleration) *PodWrapper {
+	p.Spec.Tolerations = []corev1.Toleration{toleration}
+	return p
+}
+
 func (p *PodWrapper) UID(uid types.UID) *PodWrapper { p.Pod.UID = uid; return p }
 
 func (p *PodWrapper) Created(t time.Time) *PodWrapper {
@@ -147,29 +156,8 @@ func (p *PodWrapper) InjectedFor(singleton string) *PodWrapper {
 
 // Fenced changes an injected pod like the policy of singleton db with fencing by a Lease.
 func (p *PodWrapper) Fenced() *PodWrapper {
-	var names []string
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if c := &list[i]; len(c.Command) > 0 && c.Command[0] == signal.GatePath {
-				c.Env = append(c.Env, corev1.EnvVar{Name: signal.ContainerEnv, Value: c.Name})
-				names = append(names, c.Name)
-			}
-		}
-	}
-	sidecar := &p.Spec.InitContainers[0]
-	sidecar.Env = []corev1.EnvVar{
-		{Name: signal.LeaseEnv, Value: "prod/statefulsingleton-db"},
-		{Name: signal.LeaseDurationEnv, Value: "15"},
-		{Name: signal.HeldEnv, Value: strings.Join(names, ",")},
-		{Name: signal.PodNameEnv, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-		{Name: signal.APIServerEnv, Value: "https://10.96.0.1:443"},
-		{Name: signal.AuthoritiesEnv, Value: signal.Fingerprint(nil)},
-	}
-	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true})
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources()},
-	}})
-	return p.Annotation(v1.FencingAnnotation, "Lease")
+	testpod.Fence(&p.Pod, signal.LeaseName("db"))
+	return p
 }
 
 // Barrier holds the container app by a barrier. Call Barrier before Injected.
@@ -195,12 +183,6 @@ func (p *PodWrapper) Probed() *PodWrapper {
 	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 10, ProbeHandler: corev1.ProbeHandler{
 		HTTPGet: &corev1.HTTPGetAction{Path: signal.ProbePathPrefix + "app", Port: intstr.FromInt32(signal.ProbePort), Scheme: corev1.URISchemeHTTP},
 	}}
-	return p
-}
-
-// ProbedAs is like Probed, with a change of the probe.
-func (p *PodWrapper) ProbedAs(change func(*corev1.HTTPGetAction)) *PodWrapper {
-	change(p.Probed().Spec.Containers[0].ReadinessProbe.HTTPGet)
 	return p
 }
 
@@ -249,14 +231,6 @@ func (p *PodWrapper) OwnedBy(kind, name string) *PodWrapper {
 // Revision puts the pod into ReplicaSet db-v<revision>.
 func (p *PodWrapper) Revision(revision int) *PodWrapper {
 	return p.OwnedBy("ReplicaSet", fmt.Sprintf("db-v%d", revision))
-}
-
-// OwnersOf changes the group and the version of the owners of the pod.
-func (p *PodWrapper) OwnersOf(apiVersion string) *PodWrapper {
-	for i := range p.OwnerReferences {
-		p.OwnerReferences[i].APIVersion = apiVersion
-	}
-	return p
 }
 
 func controlledBy(kind, name string) []metav1.OwnerReference {
@@ -388,13 +362,6 @@ func (p *PodWrapper) Holding() *PodWrapper { return p.Signalled(7).Ready() }
 // Deleting makes the pod terminating, with ten seconds left.
 func (p *PodWrapper) Deleting() *PodWrapper {
 	p.DeletionTimestamp = new(metav1.NewTime(now.Add(10 * time.Second)))
-	return p
-}
-
-// AskedToStop makes the pod terminating since ago, with a grace period of 30 seconds.
-func (p *PodWrapper) AskedToStop(ago time.Duration) *PodWrapper {
-	p.DeletionTimestamp = new(metav1.NewTime(now.Add(30*time.Second - ago)))
-	p.DeletionGracePeriodSeconds = new(int64(30))
 	return p
 }
 
@@ -557,17 +524,10 @@ func (s *SnapshotWrapper) OtherDeployment(name, replicaSet, revision string) *Sn
 	return s
 }
 
-// BareReplicaSet adds a ReplicaSet without an owner.
-func (s *SnapshotWrapper) BareReplicaSet(name string, replicas int32) *SnapshotWrapper {
+// BareReplicaSet adds a ReplicaSet that no Deployment owns, with the owners or without.
+func (s *SnapshotWrapper) BareReplicaSet(name string, replicas int32, owners ...metav1.OwnerReference) *SnapshotWrapper {
 	s.ReplicaSet(name, replicas)
-	s.ReplicaSets[uidOf(name)].OwnerReferences = nil
-	return s
-}
-
-// OwnedReplicaSet adds a ReplicaSet whose owner has the given kind, which is not Deployment.
-func (s *SnapshotWrapper) OwnedReplicaSet(kind, name string, replicas int32) *SnapshotWrapper {
-	s.ReplicaSet(name, replicas)
-	s.ReplicaSets[uidOf(name)].OwnerReferences = controlledBy(kind, "db")
+	s.ReplicaSets[uidOf(name)].OwnerReferences = owners
 	return s
 }
 
