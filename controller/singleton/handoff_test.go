@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -143,23 +142,9 @@ func TestRollout(t *testing.T) {
 	w.Expect(s.Status.Phase).To(Equal(v1.PhaseRunning))
 	wantTransition(t, s, v1.Transition{From: "db-1", To: "db-2", Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported})
 	w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
-	wantEvents(w, "Installing", "HandoffStarted", "HandoffCompleted", "StandbyNotWarm", "Retiring", "HolderStopping")
-}
-
-// wantEvents waits for events with these reasons for the singleton.
-func wantEvents(w *world, reasons ...string) {
-	w.t.Helper()
-	w.Eventually(func() []string {
-		var list eventsv1.EventList
-		w.Expect(c.List(w.t.Context(), &list, client.InNamespace(w.namespace))).To(Succeed())
-		var got []string
-		for _, e := range list.Items {
-			if e.Regarding.Kind == "StatefulSingleton" && e.Regarding.Name == singletonName && e.Note != "" {
-				got = append(got, e.Reason)
-			}
-		}
-		return got
-	}).Should(ContainElements(reasons))
+	for _, reason := range []string{"Installing", "HandoffStarted", "HandoffCompleted", "StandbyNotWarm", "Retiring", "HolderStopping"} {
+		w.wantEvent(corev1.EventTypeNormal, reason)
+	}
 }
 
 // A holder that is deleted by force keeps its object until the kubelet reports its termination.

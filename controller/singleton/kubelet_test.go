@@ -40,7 +40,7 @@ func inject(pod *corev1.Pod, singleton client.ObjectKey) *corev1.Pod {
 	main := &spec.Containers[0]
 	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: signal.Dir, ReadOnly: true})
 	if len(main.Command) > 0 {
-		main.Command = append([]string{signal.GatePath, "wrap", "--"}, main.Command...)
+		main.Command = append(slices.Clone(signal.Wrapper), main.Command...)
 		main.Env = append(main.Env, corev1.EnvVar{Name: signal.PodUIDEnv, ValueFrom: &corev1.EnvVarSource{
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
 		}})

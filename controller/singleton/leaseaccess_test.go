@@ -78,14 +78,6 @@ func controlledBy(uid types.UID) func(client.Object) {
 	}
 }
 
-// exists returns whether an object exists, and reads the object.
-func (w *world) exists(o client.Object) bool {
-	w.t.Helper()
-	err := c.Get(w.t.Context(), client.ObjectKeyFromObject(o), o)
-	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
-	return err == nil
-}
-
 // access returns the ServiceAccounts that the RoleBinding lets renew the Lease. It returns nil if the Role or the
 // RoleBinding is missing, or grants anything else.
 func (w *world) access() []string {

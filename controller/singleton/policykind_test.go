@@ -53,9 +53,8 @@ func (w *world) policyExists(ref policies.Ref) bool {
 	w.t.Helper()
 	policy := policyMetadata()
 	policy.SetGroupVersionKind(ref.Kind.GVK())
-	err := c.Get(w.t.Context(), ref.NamespacedName, policy)
-	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
-	return err == nil
+	policy.Namespace, policy.Name = ref.Namespace, ref.Name
+	return w.exists(policy)
 }
 
 // Each change of policyKind and policyPer ends with the new policy alone. Whenever the controller writes, new pods are injected and

@@ -2,7 +2,6 @@ package singleton_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
@@ -80,12 +80,20 @@ func TestSingletonIsRecreatedBeforeOrphansAreFinalized(t *testing.T) {
 	w.removeSingleton()
 	second := w.warmPod("db-2", withCommand)
 
-	live := &atList{Reader: controllerClient, of: &corev1.PodList{}, do: func() {
+	meanwhile := sync.OnceFunc(func() { // the controller lists pods in parallel, and all lists wait
 		w.createSingleton()
 		w.reconcile(fresh)
 		w.Expect(w.holder()).To(Equal("db-1"))
 		w.report(first, ended)
-	}}
+	})
+	live := interceptor.NewClient(controllerClient, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, ok := list.(*corev1.PodList); ok {
+				meanwhile()
+			}
+			return c.List(ctx, list, options...)
+		},
+	})
 	lagging := without[*v1.StatefulSingleton]{controllerClient} // the cache does not have the new singleton yet
 	result := w.reconcile(newReconciler(lagging, live, w.clock))
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "the controller looks again")
@@ -96,22 +104,6 @@ func TestSingletonIsRecreatedBeforeOrphansAreFinalized(t *testing.T) {
 	w.Expect(w.singleton().Status.LastTransition.Proof).To(Equal(v1.ProofKubeletReported))
 	w.Expect(w.singleton().Status.Epoch).To(Equal(int64(2)), "an epoch is not given twice")
 	w.Expect(w.journal.wantOneAtATime()).To(Equal(2))
-}
-
-// atList runs do before the first list of the kind. The controller lists pods in parallel, and all these lists wait for
-// do.
-type atList struct {
-	client.Reader
-	of   client.ObjectList
-	do   func()
-	once sync.Once
-}
-
-func (r *atList) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if fmt.Sprintf("%T", list) == fmt.Sprintf("%T", r.of) {
-		r.once.Do(r.do)
-	}
-	return r.Reader.List(ctx, list, options...)
 }
 
 // Another client puts a finalizer on a pod after the controller read it and before the controller removes its own

@@ -401,12 +401,20 @@ func (w *world) pod(name string) *corev1.Pod {
 	return found(w, name, &corev1.Pod{})
 }
 
+// exists returns true if an object exists, and reads the object.
+func (w *world) exists(o client.Object) bool {
+	w.t.Helper()
+	err := c.Get(w.t.Context(), client.ObjectKeyFromObject(o), o)
+	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
+	return err == nil
+}
+
 // found reads an object of the namespace. It returns nil if the object does not exist.
 func found[T client.Object](w *world, name string, o T) (none T) {
 	w.t.Helper()
-	err := c.Get(w.t.Context(), w.key(name), o)
-	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
-	if err != nil {
+	o.SetNamespace(w.namespace)
+	o.SetName(name)
+	if !w.exists(o) {
 		return none
 	}
 	return o
