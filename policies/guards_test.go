@@ -59,7 +59,6 @@ func TestOnAPIServer(t *testing.T) {
 	waitForRefusal(t, c, bare(known.Namespace, known), notInjected)
 	waitForAdmission(t, c, bare("default", nil))
 	t.Run("types", func(t *testing.T) { testTypes(t, c, environment.KubeConfig) })
-	t.Run("limit range", func(t *testing.T) { testLimitRange(t, c) })
 	t.Run("held", func(t *testing.T) { testHeld(t, c) })
 	t.Run("not guarded", func(t *testing.T) { testNotGuarded(t, c) })
 	t.Run("injected", func(t *testing.T) { testInjected(t, c) })

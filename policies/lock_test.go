@@ -93,17 +93,6 @@ func TestLockProbe(t *testing.T) {
 	}
 }
 
-// The policies of two locks, and those of a lock and of a StatefulSingleton, have different names.
-func TestLockPolicyName(t *testing.T) {
-	other := dbLock.DeepCopy()
-	other.Namespace, other.Name = "shop-db", "lock"
-	singleton := &v1.StatefulSingleton{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db-lock"}}
-	names := map[string]bool{policies.NameOf(dbLock): true, policies.NameOf(other): true, policies.NameOf(singleton): true}
-	if len(names) != 3 {
-		t.Errorf("two policies have the same name: %v", names)
-	}
-}
-
 // fencedLock returns dbLock with fencing by a Lease.
 func fencedLock(hooks *v1.LockHooks) *v1.StatefulSetLock {
 	l := dbLock.DeepCopy()

@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -62,28 +64,40 @@ func TestRenderRefusesSelector(t *testing.T) {
 	}
 }
 
-func TestName(t *testing.T) {
+// The names of two policies differ, and are DNS labels of at most 63 characters, as Kyverno requires.
+func TestNames(t *testing.T) {
 	long := strings.Repeat("a", 63)
-	seen := map[string]types.NamespacedName{}
-	for _, key := range []types.NamespacedName{
-		{Namespace: "shop", Name: "db"}, {Namespace: "a-b", Name: "c"}, {Namespace: "a", Name: "b-c"},
-		{Namespace: "a", Name: "b.c"}, {Namespace: long, Name: long}, {Namespace: long, Name: long[:62] + "b"},
-	} {
-		name := policies.Name(key)
-		if name != policies.Name(key) {
-			t.Errorf("Name(%s) is not the same twice", key)
+	singletons := []types.NamespacedName{
+		{Namespace: "shop", Name: "db"}, {Namespace: "a-b", Name: "c"}, {Namespace: "a", Name: "b-c"}, {Namespace: "a", Name: "b.c"},
+		{Namespace: long, Name: long}, {Namespace: long, Name: long[:62] + "b"}, {Namespace: "shop", Name: "b"}, {Namespace: "shop", Name: "db-lock"},
+	}
+	var names []string
+	for _, key := range singletons {
+		names = append(names, policies.Name(key))
+	}
+	for _, namespace := range []string{"shop", "a-b", "shop-db", long} {
+		names = append(names, policies.NamespaceName(namespace))
+	}
+	other := dbLock.DeepCopy()
+	other.Namespace, other.Name = "shop-db", "lock"
+	names = append(names, policies.NameOf(dbLock), policies.NameOf(other))
+	wantLabels(t, names)
+}
+
+// wantLabels checks that the names differ, and are DNS labels of at most 63 characters.
+func wantLabels(t *testing.T, names []string) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, name := range names {
+		if seen[name] || !regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,61}[a-z0-9]$`).MatchString(name) {
+			t.Errorf("the name %q is there twice, or it is no DNS label of at most 63 characters", name)
 		}
-		if !regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,61}[a-z0-9]$`).MatchString(name) {
-			t.Errorf("Name(%s) is %q, want at most 63 characters of a DNS label", key, name)
-		}
-		if other, ok := seen[name]; ok {
-			t.Errorf("Name(%s) and Name(%s) are both %q", key, other, name)
-		}
-		seen[name] = key
+		seen[name] = true
 	}
 }
 
 func TestProbePod(t *testing.T) {
+	requests := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")}
 	in, notIn := metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn
 	exists, doesNotExist := metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist
 	tests := map[string]struct {
@@ -103,7 +117,7 @@ func TestProbePod(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			pod, err := policies.ProbePod(singletonOf(test.selector), options)
+			pod, err := policies.ProbePod(singletonOf(test.selector), policies.Options{SidecarResources: &corev1.ResourceRequirements{Requests: requests}})
 			if test.wantErr {
 				if err == nil {
 					t.Errorf("ProbePod gives labels %v, want an error", pod.Labels)
@@ -122,6 +136,10 @@ func TestProbePod(t *testing.T) {
 			}
 			if !isRestricted(t, *pod) {
 				t.Error("the probe pod is not restricted")
+			}
+			// Otherwise a LimitRange that admits the sidecar could reject the probe.
+			if diff := cmp.Diff(requests, pod.Spec.Containers[0].Resources.Requests); diff != "" {
+				t.Errorf("the probe pod does not request as much as the sidecar (-want +got):\n%s", diff)
 			}
 			if pod.Name == "" || pod.GenerateName != "" {
 				t.Error("the probe pod has no fixed name: each rejection has another message, and the controller writes the status each time")
