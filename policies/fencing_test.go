@@ -316,21 +316,6 @@ func TestUnheldContainerKeepsItsVariables(t *testing.T) {
 	wantFenced(t, &got, s, "db")
 }
 
-// A shared policy fences the pods of one singleton, and not of the other.
-func TestFencingInNamespace(t *testing.T) {
-	db, queue := named(t, "fencing", "db"), named(t, "default", "queue")
-	shared, own := newKyverno(t, sharedPolicy(db, queue)), newKyverno(t, ownPolicy(&db, options))
-	pod := encode(t, readPod(t, "fencing", nil))
-
-	want := own.mutate(t, pod, firstRequest)
-	wantSame(t, "by the namespace's policy", want, shared.mutate(t, pod, firstRequest))
-	wantSame(t, "by the singleton's, then by the namespace's", want, shared.mutate(t, want, secondRequest))
-	wantSame(t, "by the namespace's, then by the singleton's", want, own.mutate(t, shared.mutate(t, pod, firstRequest), secondRequest))
-
-	other := encode(t, readPod(t, "fencing", func(p *corev1.Pod) { p.Labels["app"] = "queue" }))
-	wantSame(t, "of the other singleton", newKyverno(t, ownPolicy(&queue, options)).mutate(t, other, firstRequest), shared.mutate(t, other, firstRequest))
-}
-
 // The probe of a singleton with fencing must be fenced, unless no pod with its containers can be.
 func TestCheckProbeOfFencing(t *testing.T) {
 	s := readSingleton(t, "fencing")

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -68,12 +67,6 @@ func largestRendered(t *testing.T) v1.LabelSelector {
 	return v1.LabelSelector{}
 }
 
-// conditionsSize returns the size in bytes of the JSON that a policy adds to Kyverno's webhooks.
-func conditionsSize(t *testing.T, policy *unstructured.Unstructured) int {
-	t.Helper()
-	return len(mustJSON(t, matchConditions(t, policy)))
-}
-
 func mustJSON(t testing.TB, o any) []byte {
 	t.Helper()
 	data, err := json.Marshal(o)
@@ -83,8 +76,8 @@ func mustJSON(t testing.TB, o any) []byte {
 	return data
 }
 
-// Kyverno stores the selectors of all policies in one object. The share of one singleton is limited, and so is the share
-// of one namespace with a shared policy.
+// Kyverno stores the selectors of all policies in one object. The share of one singleton is limited. TestWithinBudget and
+// TestSharedPolicyFits limit the share of a namespace.
 func TestSelectorSize(t *testing.T) {
 	admitted := singletonOf(largestSelector())
 	for what, err := range map[string]error{
@@ -95,33 +88,10 @@ func TestSelectorSize(t *testing.T) {
 		if !errors.Is(err, policies.ErrSelectorTooLarge) || !strings.Contains(err.Error(), "Create another StatefulSingleton with fewer or shorter labels and values") {
 			t.Errorf("%s of the largest selector that the definition admits: %v, want that it is too large, and what to do", what, err)
 		}
-		t.Logf("%s: %v", what, err)
 	}
-
-	ordinary, largest := singletonOf(v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}}), singletonOf(largestRendered(t))
-	for what, s := range map[string]*v1.StatefulSingleton{"ordinary": ordinary, "largest": largest} {
-		policy := render(t, s)
-		size := conditionsSize(t, policy)
-		t.Logf("%s selector: matchConditions of %d bytes, ClusterPolicy of %d bytes, each as JSON", what, size, len(mustJSON(t, policy.Object)))
-		if most := etcdLimit / 8 / 16; size > most {
-			t.Errorf("%s selector: 16 matchConditions of %d bytes fill more than an eighth of the %d bytes that Kyverno has for all", what, size, etcdLimit)
-		}
-	}
-
-	// The ClusterPolicy of a namespace with all its rules must also fit into etcd.
-	var all []v1.StatefulSingleton
-	for fits := 0; ; {
-		s := largest.DeepCopy()
-		s.Name = fmt.Sprintf("db-%d", len(all))
-		all = append(all, *s)
-		policy := renderNamespace(t, all...)
-		if size := len(mustJSON(t, policy.Object)); size > etcdLimit {
-			t.Logf("one ClusterPolicy of a namespace has room for %d singletons of the largest selector, with matchConditions of %d bytes", len(all)-1, fits)
-			break
-		}
-		if fits = conditionsSize(t, policy); fits > etcdLimit/4 {
-			t.Fatalf("%d singletons of one namespace have matchConditions of %d bytes, more than a quarter of what Kyverno has for all", len(all), fits)
-		}
+	conditions := mustJSON(t, matchConditions(t, render(t, singletonOf(largestRendered(t)))))
+	if most := etcdLimit / 8 / 16; len(conditions) > most {
+		t.Errorf("the matchConditions of the largest selector that is rendered have %d bytes, want at most %d", len(conditions), most)
 	}
 }
 
