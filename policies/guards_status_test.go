@@ -135,17 +135,7 @@ type write struct {
 
 func (w write) apply(t *testing.T, config *rest.Config, pod *corev1.Pod) error {
 	t.Helper()
-	c, raw, pod := clientAs(t, config, w.user), client.RawPatch(w.kind, []byte(w.body)), pod.DeepCopy()
-	owner := client.FieldOwner(w.manager)
-	switch {
-	case w.subresource != "" && w.kind == serverSide:
-		return c.SubResource(w.subresource).Patch(t.Context(), pod, raw, owner, client.ForceOwnership)
-	case w.subresource != "":
-		return c.SubResource(w.subresource).Patch(t.Context(), pod, raw, owner)
-	case w.kind == serverSide:
-		return c.Patch(t.Context(), pod, raw, owner, client.ForceOwnership)
-	}
-	return c.Patch(t.Context(), pod, raw, owner)
+	return w.write(t, client.WithFieldOwner(clientAs(t, config, w.user), w.manager), pod)
 }
 
 // testForgeries: only writes of the kubelet and of the garbage collector lead to a proof of termination. testReports

@@ -195,6 +195,8 @@ func (p patch) into(t *testing.T, c client.Client, object client.Object) error {
 	t.Helper()
 	raw := client.RawPatch(p.kind, []byte(p.body))
 	switch {
+	case p.subresource != "" && p.kind == serverSide:
+		return c.SubResource(p.subresource).Patch(t.Context(), object, raw, client.FieldOwner("me"), client.ForceOwnership)
 	case p.subresource != "":
 		return c.SubResource(p.subresource).Patch(t.Context(), object, raw)
 	case p.kind == serverSide:
