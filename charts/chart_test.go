@@ -325,10 +325,14 @@ func TestSelectors(t *testing.T) {
 			t.Errorf("%s runs as ServiceAccount %s", of, account)
 		}
 	}
+	network := only[*networkingv1.NetworkPolicy](t, objects).Spec
 	for owner, template := range templates {
-		if network := only[*networkingv1.NetworkPolicy](t, objects).Spec.PodSelector; !selects(t, &network, template.Labels) {
-			t.Errorf("the NetworkPolicy selects %v, and the pods of %s have labels %v", network, owner, template.Labels)
+		if !selects(t, &network.PodSelector, template.Labels) {
+			t.Errorf("the NetworkPolicy selects %v, and the pods of %s have labels %v", network.PodSelector, owner, template.Labels)
 		}
+	}
+	if want := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}; !slices.Equal(network.PolicyTypes, want) {
+		t.Errorf("the NetworkPolicy restricts %v, want %v", network.PolicyTypes, want)
 	}
 }
 
@@ -341,15 +345,6 @@ func selects(t *testing.T, selector *metav1.LabelSelector, of map[string]string)
 	return s.Matches(labels.Set(of))
 }
 
-// TestClusterManager: the chart installs the manager of StatefulClusters only if the value is set.
-func TestClusterManager(t *testing.T) {
-	for _, o := range render(t) {
-		if strings.HasPrefix(o.GetName(), clusters) {
-			t.Errorf("by default, there is %T %s", o, o.GetName())
-		}
-	}
-}
-
 // TestBudget: a drain evicts one controller pod at a time, and does not wait for pods that are not Ready.
 func TestBudget(t *testing.T) {
 	want := policyv1.PodDisruptionBudgetSpec{
@@ -360,35 +355,6 @@ func TestBudget(t *testing.T) {
 	got.Selector = nil // TestSelectors
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("budget of the controller's pods (-want +got):\n%s", diff)
-	}
-}
-
-// TestNetworkPolicy: the policy also selects the pod of the hook, which must reach the API server too.
-func TestNetworkPolicy(t *testing.T) {
-	objects := render(t, "--set", "networkPolicy.enabled=true")
-	policy := only[*networkingv1.NetworkPolicy](t, objects)
-	selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for owner, template := range podTemplates(objects) {
-		if !selector.Matches(labels.Set(template.Labels)) {
-			t.Errorf("%s does not select the pods of %s, which have labels %v", selector, owner, template.Labels)
-		}
-	}
-	if want := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}; !slices.Equal(policy.Spec.PolicyTypes, want) {
-		t.Errorf("the policy restricts %v, want %v", policy.Spec.PolicyTypes, want)
-	}
-	var named []string
-	for _, port := range only[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0].Ports {
-		named = append(named, port.Name)
-	}
-	for _, rule := range policy.Spec.Ingress {
-		for _, port := range rule.Ports {
-			if !slices.Contains(named, port.Port.StrVal) {
-				t.Errorf("the controller has no port %s, but %v", port.Port, named)
-			}
-		}
 	}
 }
 
