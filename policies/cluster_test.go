@@ -5,9 +5,7 @@ package policies_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -64,10 +62,10 @@ func testOnCluster(t *testing.T, c client.Client) {
 			})
 			for _, name := range pods {
 				t.Run(name, func(t *testing.T) {
-					pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", name+".yaml")))
+					pod := readPod(t, name, nil)
 					// The volume of the token has a random name.
 					pod.Spec.AutomountServiceAccountToken = new(false)
-					checkInjection(t, c, &pod, s, plain)
+					checkInjection(t, c, pod, s, plain)
 				})
 			}
 		})
@@ -131,8 +129,8 @@ func checkPullSecrets(t *testing.T, c client.Client) {
 	}
 }
 
-// The real Kyverno injects the pods of several singletons with one policy. Afterwards each singleton also has its own
-// policy, as during a change of policyPer. The StatefulSingletons do not exist, so the controller changes no policy.
+// The real Kyverno injects the pods of several singletons with one policy. The StatefulSingletons do not exist, so the controller
+// does not change the policy. TestBothPoliciesAreEquivalent also has the policies of the singletons.
 func TestSharedOnCluster(t *testing.T) { withEachKind(t, testSharedOnCluster) }
 
 func testSharedOnCluster(t *testing.T, c client.Client) {
@@ -143,29 +141,22 @@ func testSharedOnCluster(t *testing.T, c client.Client) {
 		s.Namespace = namespace
 		singletons = append(singletons, s)
 	}
-	shared, err := policies.RenderNamespace(namespace, singletons, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	installed := []*unstructured.Unstructured{shared}
+	shared := sharedPolicy(singletons...).render(t, options.Kind)
+	shared.SetLabels(nil) // the controller would look after it
+	create(t, c, shared)
+	deleteAtEnd(t, c, shared)
+	awaitAnswers(t, c, singletons, options.Kind.OfNamespace(namespace))
+	wantOwnWebhook(t, c, shared)
 	for _, s := range singletons {
-		installed = append(installed, render(t, &s))
-	}
-	for n, policy := range installed {
-		policy.SetLabels(nil)          // the controller would look after it
-		policy.SetOwnerReferences(nil) // the garbage collector would delete it
-		create(t, c, policy)
-		deleteAtEnd(t, c, policy)
-		if n == 0 {
-			awaitAnswers(t, c, singletons, options.Kind.OfNamespace(namespace))
-			wantOwnWebhook(t, c, shared)
-			t.Run("alone", func(t *testing.T) { checkAll(t, c, singletons, plain) })
+		for _, name := range []string{"shell", "scratch", "init-containers", "weird-strings", "existing-fields"} {
+			t.Run(s.Name+"/"+name, func(t *testing.T) {
+				pod := readPod(t, name, nil)
+				pod.Labels["app"], pod.Spec.Containers[0].Name = s.Name, "db"
+				pod.Spec.AutomountServiceAccountToken = new(false)
+				checkInjection(t, c, pod, &s, plain)
+			})
 		}
 	}
-	for _, s := range singletons {
-		awaitAnswers(t, c, []v1.StatefulSingleton{s}, options.Kind.Of(&s))
-	}
-	t.Run("beside each singleton's own", func(t *testing.T) { checkAll(t, c, singletons, plain) })
 }
 
 // awaitAnswers waits until the probe pods of all singletons pass through the policy.
@@ -182,19 +173,6 @@ func awaitAnswers(t *testing.T, c client.Client, singletons []v1.StatefulSinglet
 			}
 			return policies.CheckProbe(probe, &s, policy)
 		})
-	}
-}
-
-func checkAll(t *testing.T, c client.Client, singletons []v1.StatefulSingleton, plain string) {
-	for _, s := range singletons {
-		for _, name := range []string{"shell", "scratch", "init-containers", "weird-strings", "existing-fields"} {
-			t.Run(s.Name+"/"+name, func(t *testing.T) {
-				pod := decoded[corev1.Pod](t, readFile(t, filepath.Join("testdata", "pods", name+".yaml")))
-				pod.Labels["app"], pod.Spec.Containers[0].Name = s.Name, "db"
-				pod.Spec.AutomountServiceAccountToken = new(false)
-				checkInjection(t, c, &pod, &s, plain)
-			})
-		}
 	}
 }
 
@@ -256,15 +234,7 @@ func withBarrierUID(t *testing.T, pod *corev1.Pod, from, to string) corev1.Pod {
 	if from == "" {
 		return *pod
 	}
-	data, err := json.Marshal(pod)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var replaced corev1.Pod
-	if err := json.Unmarshal(bytes.ReplaceAll(data, []byte(from), []byte(to)), &replaced); err != nil {
-		t.Fatal(err)
-	}
-	return replaced
+	return decoded[corev1.Pod](t, bytes.ReplaceAll(mustJSON(t, pod), []byte(from), []byte(to)))
 }
 
 // installSingleton creates the policy of the singleton, and waits until a selected pod is injected. The singleton itself
