@@ -77,23 +77,14 @@ func newKyverno(t testing.TB, policy rendering) kyverno {
 // mutate returns the pod as YAML after an admission request with the UID.
 func (k kyverno) mutate(t testing.TB, pod []byte, requestUID string) []byte {
 	t.Helper()
-	mutated := k.mutateByClusterPolicy(t, pod, requestUID)
-	if diff := cmp.Diff(normalized(t, mutated), normalized(t, k.mutateByMutatingPolicy(t, pod, requestUID))); diff != "" {
+	mutated := mutateBy(t, k.clusterPolicy, pod, requestUID)
+	if diff := cmp.Diff(normalized(t, mutated), normalized(t, mutateBy(t, k.mutatingPolicy, pod, requestUID))); diff != "" {
 		t.Errorf("the two kinds of policies give different pods (-ClusterPolicy +NamespacedMutatingPolicy):\n%s", diff)
 	}
 	return mutated
 }
 
-func (k kyverno) mutateByClusterPolicy(t testing.TB, pod []byte, requestUID string) []byte {
-	t.Helper()
-	return mutateBy(t, k.clusterPolicy, pod, requestUID)
-}
-
-func (k kyverno) mutateByMutatingPolicy(t testing.TB, pod []byte, requestUID string) []byte {
-	t.Helper()
-	return mutateBy(t, k.mutatingPolicy, pod, requestUID)
-}
-
+// mutateBy returns the pod as one of the policies mutates it.
 func mutateBy(t testing.TB, policy json.RawMessage, pod []byte, requestUID string) []byte {
 	t.Helper()
 	podJSON, err := yaml.YAMLToJSON(pod)
@@ -182,7 +173,6 @@ var engine mutatingEngine
 // mutatingEngine is a process of kyverno-mutate, which starts with the first request.
 type mutatingEngine struct {
 	mu  sync.Mutex
-	pid int
 	in  *json.Encoder
 	out *json.Decoder
 }
@@ -240,6 +230,6 @@ func (e *mutatingEngine) start() error {
 	if err := c.Start(); err != nil {
 		return err
 	}
-	e.pid, e.in, e.out = c.Process.Pid, json.NewEncoder(in), json.NewDecoder(out)
+	e.in, e.out = json.NewEncoder(in), json.NewDecoder(out)
 	return nil
 }
