@@ -37,12 +37,12 @@ var DefaultBudget = Budget{Webhooks: WebhooksLimit / 10, Policy: WebhooksLimit /
 //
 // Another object has room if its webhook fits into Webhooks beside the webhooks of the installed singletons and of all
 // older objects. In a shared policy, it also needs room in Policy and Expression. Thus a deletion takes no room from any object. For objects of the
-// same second, the UID decides, because users cannot choose it. Objects that ValidateOf rejects get no policy and take no room.
+// same second, the UID decides, because users cannot choose it. Objects that Validate rejects get no policy and take no room.
 func (b Budget) Within(subjects []Subject, per Per, installed Installed) (installable []Subject) {
 	var waiting []Subject
 	for _, s := range slices.SortedFunc(slices.Values(subjects), byAge) {
 		switch {
-		case ValidateOf(s) != nil:
+		case Validate(s) != nil:
 		case installed.Has(s):
 			installable = append(installable, s)
 		default:

@@ -44,7 +44,7 @@ type rendering func(policies.Kind) (*unstructured.Unstructured, error)
 func ownPolicy(s policies.Subject, o policies.Options) rendering {
 	return func(kind policies.Kind) (*unstructured.Unstructured, error) {
 		o.Kind = kind
-		return policies.RenderOf(s, o)
+		return policies.Render(s, o)
 	}
 }
 

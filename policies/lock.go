@@ -89,12 +89,9 @@ func lockProbe(l *v1.StatefulSetLock, o Options) *corev1.Pod {
 	return pod
 }
 
-// checkLockProbe returns nil if the probe pod is a reader of the lock, and fenced if the lock asks for it, and the policy
-// applied to it.
-func checkLockProbe(pod *corev1.Pod, l *v1.StatefulSetLock, policy Ref) error {
+// checkLockProbe returns nil if the probe pod is a reader of the lock, and fenced if the lock asks for it.
+func checkLockProbe(pod *corev1.Pod, l *v1.StatefulSetLock) error {
 	switch {
-	case !Answered(pod, policy):
-		return fmt.Errorf("pod went through no rule of %s for StatefulSetLock %s", policy, keyOf(l))
 	case pod.Labels[v1.LockLabel] != l.Name:
 		return fmt.Errorf("label %s is %q", v1.LockLabel, pod.Labels[v1.LockLabel])
 	case pod.Labels[v1.StsRoleLabel] != v1.StsRoleReader:

@@ -79,16 +79,16 @@ func TestLockPolicy(t *testing.T) {
 func TestLockProbe(t *testing.T) {
 	t.Parallel()
 	policy := policies.ClusterPolicy.Of(dbLock)
-	probe, err := policies.ProbePodOf(dbLock, options)
+	probe, err := policies.ProbePod(dbLock, options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	probe.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	if err := policies.CheckProbeOf(probe, dbLock, policy); err == nil {
+	if err := policies.CheckProbe(probe, dbLock, policy); err == nil {
 		t.Error("the check passes without the policy")
 	}
 	answered := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(dbLock, options)).mutate(t, encode(t, probe), firstRequest))
-	if err := policies.CheckProbeOf(&answered, dbLock, policy); err != nil {
+	if err := policies.CheckProbe(&answered, dbLock, policy); err != nil {
 		t.Errorf("the check fails with the policy: %v", err)
 	}
 }
@@ -332,7 +332,7 @@ func TestFencedLockProbe(t *testing.T) {
 	t.Parallel()
 	l := fencedLock(nil)
 	policy := policies.ClusterPolicy.Of(l)
-	probe, err := policies.ProbePodOf(l, options)
+	probe, err := policies.ProbePod(l, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,12 +359,12 @@ func TestFencedLockProbe(t *testing.T) {
 			if test.change != nil {
 				test.change(pod)
 			}
-			err := policies.CheckProbeOf(pod, l, policy)
+			err := policies.CheckProbe(pod, l, policy)
 			if (err != nil) != (test.want != "") || err != nil && (!strings.Contains(err.Error(), test.want) || !errors.Is(err, policies.ErrNotFenced)) {
-				t.Errorf("CheckProbeOf returns %v, want %q", err, test.want)
+				t.Errorf("CheckProbe returns %v, want %q", err, test.want)
 			}
-			if err := policies.CheckProbeOf(pod, dbLock, policy); err != nil {
-				t.Errorf("CheckProbeOf without fencing: %v", err)
+			if err := policies.CheckProbe(pod, dbLock, policy); err != nil {
+				t.Errorf("CheckProbe without fencing: %v", err)
 			}
 		})
 	}

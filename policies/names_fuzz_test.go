@@ -234,7 +234,7 @@ func policiesWith(t testing.TB, text string) map[string]json.RawMessage {
 	o := policies.Options{Kind: policies.NamespacedMutatingPolicy, SidecarImage: text, SidecarPullSecrets: []string{text}}
 	rendered := map[string]json.RawMessage{}
 	for name, subject := range map[string]policies.Subject{"a singleton": s, "a lock": l} {
-		policy, err := policies.RenderOf(subject, o)
+		policy, err := policies.Render(subject, o)
 		if err != nil {
 			t.Fatal(err)
 		}

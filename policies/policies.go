@@ -94,16 +94,8 @@ func shorten(readable, identity string) string {
 	return strings.TrimRight(readable, "-") + "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
 
-// Validate returns an error if the selector is invalid, or an ErrSelectorTooLarge if it is too large to be rendered.
-func Validate(s *v1.StatefulSingleton) error {
-	if _, err := selectorCEL(&s.Spec.Selector); err != nil {
-		return fmt.Errorf("no policy injects the pods of StatefulSingleton %s/%s: %w", s.Namespace, s.Name, err)
-	}
-	return nil
-}
-
-// Render returns the policy that injects the pods of s. It returns the errors of Validate.
-func Render(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
+// renderSingleton returns the policy that injects the pods of s.
+func renderSingleton(s *v1.StatefulSingleton, o Options) (*unstructured.Unstructured, error) {
 	selected, err := selectorCEL(&s.Spec.Selector)
 	if err != nil {
 		return nil, fmt.Errorf("render the policy of StatefulSingleton %s: %w", keyOf(s), err)

@@ -37,10 +37,8 @@ func answer(policy Ref) string {
 	return answerPrefix + policy.Name
 }
 
-// ProbePod returns a pod that s selects, for a server-side dry-run. The result of the dry-run shows whether pods of s
-// are injected. The pod meets Pod Security "restricted", and its image is never pulled. ProbePod returns an error if
-// the selector matches no possible pod.
-func ProbePod(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
+// singletonProbe returns a pod that s selects.
+func singletonProbe(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 	labels, err := selectedLabels(&s.Spec.Selector)
 	if err != nil {
 		return nil, fmt.Errorf("make a probe pod for StatefulSingleton %s/%s: %w", s.Namespace, s.Name, err)
@@ -89,12 +87,8 @@ func probePod(namespace, container string, o Options) *corev1.Pod {
 // ErrNotFenced is the error for a pod that is held and not fenced.
 var ErrNotFenced = errors.New("pod is not fenced")
 
-// CheckProbe returns nil if a probe pod of s is held, and fenced if s asks for it, and the policy applied to it. Another
-// policy may hold the pod and be about to be deleted.
-func CheckProbe(pod *corev1.Pod, s *v1.StatefulSingleton, policy Ref) error {
-	if !Answered(pod, policy) {
-		return fmt.Errorf("pod went through no rule of %s for StatefulSingleton %s/%s", policy, s.Namespace, s.Name)
-	}
+// checkSingletonProbe returns nil if a probe pod of s is held, and fenced if s asks for it.
+func checkSingletonProbe(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	if err := CheckInjected(pod, s); err != nil {
 		return err
 	}

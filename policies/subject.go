@@ -1,6 +1,8 @@
 package policies
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -31,12 +33,12 @@ func NameOf(s Subject) string {
 	return Name(keyOf(s))
 }
 
-// RenderOf returns the object's own policy. It returns the errors of ValidateOf.
-func RenderOf(s Subject, o Options) (*unstructured.Unstructured, error) {
+// Render returns the object's own policy. It returns the errors of Validate.
+func Render(s Subject, o Options) (*unstructured.Unstructured, error) {
 	if l, isLock := s.(*v1.StatefulSetLock); isLock {
 		return renderLock(l, o)
 	}
-	return Render(s.(*v1.StatefulSingleton), o)
+	return renderSingleton(s.(*v1.StatefulSingleton), o)
 }
 
 // Fences returns true if the policy of the object prepares pods for fencing by a Lease.
@@ -47,26 +49,37 @@ func Fences(s Subject) bool {
 	return s.(*v1.StatefulSingleton).Spec.Fencing == v1.FencingLease
 }
 
-// ValidateOf returns an error if no policy can be rendered for the object.
-func ValidateOf(s Subject) error {
-	if s, is := s.(*v1.StatefulSingleton); is {
-		return Validate(s)
+// Validate returns an error if no policy can be rendered for the object: its selector is invalid, or, with an ErrSelectorTooLarge,
+// too large.
+func Validate(s Subject) error {
+	singleton, is := s.(*v1.StatefulSingleton)
+	if !is {
+		return nil // the definition rejects other locks
 	}
-	return nil // the definition rejects other locks
+	if _, err := selectorCEL(&singleton.Spec.Selector); err != nil {
+		return fmt.Errorf("no policy injects the pods of StatefulSingleton %s: %w", keyOf(s), err)
+	}
+	return nil
 }
 
-// ProbePodOf returns a pod of the object for a server-side dry-run.
-func ProbePodOf(s Subject, o Options) (*corev1.Pod, error) {
+// ProbePod returns a pod of the object for a server-side dry-run. The result of the dry-run shows whether the policy mutates
+// pods of the object. The pod meets Pod Security "restricted", and its image is never pulled. ProbePod returns an error if the
+// selector of a singleton matches no possible pod.
+func ProbePod(s Subject, o Options) (*corev1.Pod, error) {
 	if l, isLock := s.(*v1.StatefulSetLock); isLock {
 		return lockProbe(l, o), nil
 	}
-	return ProbePod(s.(*v1.StatefulSingleton), o)
+	return singletonProbe(s.(*v1.StatefulSingleton), o)
 }
 
-// CheckProbeOf returns nil if the policy has mutated the probe pod of the object.
-func CheckProbeOf(pod *corev1.Pod, s Subject, policy Ref) error {
-	if l, isLock := s.(*v1.StatefulSetLock); isLock {
-		return checkLockProbe(pod, l, policy)
+// CheckProbe returns nil if the policy applied to the probe pod of the object: it holds a pod of a singleton and makes a pod of a
+// lock a reader, and it fences the pod if the object asks for it. Another policy may hold the pod and be about to be deleted.
+func CheckProbe(pod *corev1.Pod, s Subject, policy Ref) error {
+	if !Answered(pod, policy) {
+		return fmt.Errorf("pod went through no rule of %s for %s", policy, keyOf(s))
 	}
-	return CheckProbe(pod, s.(*v1.StatefulSingleton), policy)
+	if l, isLock := s.(*v1.StatefulSetLock); isLock {
+		return checkLockProbe(pod, l)
+	}
+	return checkSingletonProbe(pod, s.(*v1.StatefulSingleton))
 }

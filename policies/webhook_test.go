@@ -31,7 +31,7 @@ func TestWebhookBytes(t *testing.T) {
 			&v1.StatefulSingleton{ObjectMeta: meta, Spec: v1.StatefulSingletonSpec{Selector: selector}},
 			&v1.StatefulSetLock{ObjectMeta: meta, Spec: v1.StatefulSetLockSpec{StatefulSetName: name, Fencing: v1.LockFencingLease}},
 		} {
-			policy, err := RenderOf(s, Options{Kind: kind})
+			policy, err := Render(s, Options{Kind: kind})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -88,7 +88,7 @@ func (r *Reconciler) optionsOf(kind policies.Kind) policies.Options {
 // own returns the rendering of the policy of one object.
 func (r *Reconciler) own(subject policies.Subject, kind policies.Kind) rendering {
 	return func(context.Context, *metav1.PartialObjectMetadata) (string, func() (*unstructured.Unstructured, error), error) {
-		return r.contentOf(subject), func() (*unstructured.Unstructured, error) { return policies.RenderOf(subject, r.optionsOf(kind)) }, nil
+		return r.contentOf(subject), func() (*unstructured.Unstructured, error) { return policies.Render(subject, r.optionsOf(kind)) }, nil
 	}
 }
 

@@ -237,7 +237,7 @@ func (r *Reconciler) rateLimiter() workqueue.TypedRateLimiter[types.NamespacedNa
 
 // install writes the object's policy if the policy is missing or changed. It then checks the policy if a check is due.
 func (r *Reconciler) install(ctx context.Context, subject policies.Subject) installation {
-	if err := policies.ValidateOf(subject); errors.Is(err, policies.ErrSelectorTooLarge) {
+	if err := policies.Validate(subject); errors.Is(err, policies.ErrSelectorTooLarge) {
 		return notInstalled(subject, reasonSelectorTooLarge, err.Error())
 	} else if err != nil {
 		return notInstalled(subject, reasonInvalidSpec, err.Error())
@@ -355,7 +355,7 @@ func reportsInjected(subject policies.Subject, policy policies.Ref) bool {
 // probe creates a pod of the object in a dry-run and checks the injected pod. The Ready condition of a policy is not
 // enough: Kyverno sets it before all replicas serve the policy.
 func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy policies.Ref) (reason string, err error) {
-	pod, err := policies.ProbePodOf(subject, r.Options)
+	pod, err := policies.ProbePod(subject, r.Options)
 	if err != nil {
 		return reasonInvalidSpec, err
 	}
@@ -366,7 +366,7 @@ func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy
 		}
 		return reasonProbeRefused, fmt.Errorf("%w. %s", problem, kyvernoHelp)
 	}
-	if err := policies.CheckProbeOf(pod, subject, policy); err != nil {
+	if err := policies.CheckProbe(pod, subject, policy); err != nil {
 		problem := r.Kind.NotInjected
 		if errors.Is(err, policies.ErrNotFenced) {
 			problem = "new pods are not fenced"

@@ -100,7 +100,7 @@ func (r *Reconciler) disable(ctx context.Context, subject policies.Subject, old 
 
 // checkBypassed checks with a probe whether new pods bypass the disabled policy.
 func (r *Reconciler) checkBypassed(ctx context.Context, subject policies.Subject, old policies.Ref) (recheck time.Duration, err error) {
-	pod, err := policies.ProbePodOf(subject, r.Options)
+	pod, err := policies.ProbePod(subject, r.Options)
 	if err != nil {
 		return 0, err
 	}
@@ -136,7 +136,7 @@ func (r *Reconciler) awaitsCheck(subject policies.Subject) bool {
 	if !last.at.IsZero() && !last.inherited {
 		return false
 	}
-	return policies.ValidateOf(subject) == nil && !r.lastWritten(r.policyOf(subject)).installed.HasEarlier(subject)
+	return policies.Validate(subject) == nil && !r.lastWritten(r.policyOf(subject)).installed.HasEarlier(subject)
 }
 
 // disabled is a policy that selects no pods.

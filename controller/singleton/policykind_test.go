@@ -228,7 +228,7 @@ func TestOldKindIsDropped(t *testing.T) {
 	w.Expect(errors()).To(BeEmpty())
 
 	install()
-	old, err := policies.RenderOf(s, policies.Options{Kind: policies.ClusterPolicy, SidecarImage: "gate"})
+	old, err := policies.Render(s, policies.Options{Kind: policies.ClusterPolicy, SidecarImage: "gate"})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Eventually(func() error { return c.Create(t.Context(), old.DeepCopy()) }).Should(Succeed())
 	w.Eventually(w.enforced).Should(Equal([]policies.Ref{policies.NamespacedMutatingPolicy.Of(s)}))
