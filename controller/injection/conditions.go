@@ -2,7 +2,6 @@ package injection
 
 import (
 	"context"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,13 +15,6 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// conditions has the last reported condition PolicyInstalled of each object.
-type conditions struct {
-	mu       sync.Mutex
-	reported map[types.NamespacedName]reported
-	onChange func(types.NamespacedName)
-}
-
 // reported is the condition of the object with the UID.
 type reported struct {
 	uid       types.UID
@@ -32,8 +24,8 @@ type reported struct {
 // Condition returns condition PolicyInstalled of the object. Before the first reconcile of this process, that is the
 // condition in the status, or reason Installing.
 func (r *Reconciler) Condition(subject policies.Subject) metav1.Condition {
-	if last, ok := r.conditions.last(subject); ok {
-		return last
+	if last, known := r.conditions.get(client.ObjectKeyFromObject(subject)); known && last.uid == subject.GetUID() {
+		return last.condition
 	}
 	if stored := meta.FindStatusCondition(subject.GetConditions(), v1.ConditionPolicyInstalled); stored != nil {
 		return *stored
@@ -44,38 +36,20 @@ func (r *Reconciler) Condition(subject policies.Subject) metav1.Condition {
 // Changes enqueues the objects whose condition changes.
 func (r *Reconciler) Changes() source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		r.conditions.mu.Lock()
-		defer r.conditions.mu.Unlock()
-		r.conditions.onChange = func(key types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: key}) }
+		changed := func(key types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: key}) }
+		r.onChange.Store(&changed)
 		return nil
 	})
 }
 
-func (c *conditions) last(subject policies.Subject) (condition metav1.Condition, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	last := c.reported[client.ObjectKeyFromObject(subject)]
-	return last.condition, last.uid != "" && last.uid == subject.GetUID()
-}
-
-func (c *conditions) report(subject policies.Subject, condition metav1.Condition) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// report stores the condition of an object. Only one worker reconciles an object at a time.
+func (r *Reconciler) report(subject policies.Subject, condition metav1.Condition) {
 	key, now := client.ObjectKeyFromObject(subject), reported{subject.GetUID(), condition}
-	if c.reported[key] == now {
+	if last, _ := r.conditions.get(key); last == now {
 		return
 	}
-	if c.reported == nil {
-		c.reported = map[types.NamespacedName]reported{}
+	r.conditions.set(key, now)
+	if changed := r.onChange.Load(); changed != nil {
+		(*changed)(key)
 	}
-	c.reported[key] = now
-	if c.onChange != nil {
-		c.onChange(key)
-	}
-}
-
-func (c *conditions) forget(subject types.NamespacedName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.reported, subject)
 }

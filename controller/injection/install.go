@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -70,7 +69,7 @@ func (r *Reconciler) ensurePolicy(ctx context.Context, subject policies.Subject,
 		content = r.contentOf(installable...)
 		of = r.shared(subject.GetNamespace(), policy)
 	}
-	if last := r.lastWritten(policy); trustWatch && last.content == content {
+	if last, _ := r.written.get(policy); trustWatch && last.content == content {
 		if found := r.watchedPolicy(ctx, policy); found != nil && versionOf(found) == last.version {
 			return last, nil
 		}
@@ -184,15 +183,20 @@ func (r *Reconciler) write(ctx context.Context, policy policies.Ref, of renderin
 		now, err = r.writeOnce(ctx, policy, of)
 		return err
 	})
-	if err == nil {
-		r.setWritten(policy, now)
-		r.stopReplacing(policy)
+	switch {
+	case err != nil:
+	case now.content == "":
+		r.forgetPolicy(policy)
+	default:
+		r.written.set(policy, now)
+		r.replacing.delete(policy)
 	}
 	return now, err
 }
 
 func (r *Reconciler) writeOnce(ctx context.Context, ref policies.Ref, of rendering) (written, error) {
-	last, found := r.lastWritten(ref), policyMetadata(ref)
+	last, _ := r.written.get(ref)
+	found := policyMetadata(ref)
 	err := r.Live.Get(ctx, client.ObjectKeyFromObject(found), found)
 	exists := err == nil
 	if client.IgnoreNotFound(err) != nil {
@@ -283,15 +287,15 @@ func (r *Reconciler) remove(ctx context.Context, policy policies.Ref) error {
 
 // forgetPolicy removes what the reconciler remembers of a deleted policy.
 func (r *Reconciler) forgetPolicy(policy policies.Ref) {
-	r.setWritten(policy, written{})
-	r.stopReplacing(policy)
+	r.written.delete(policy)
+	r.replacing.delete(policy)
 }
 
 // watchedPolicy returns the policy from the watch. It returns nil if the watch does not have the policy or has not
 // synced.
 func (r *Reconciler) watchedPolicy(ctx context.Context, policy policies.Ref) *metav1.PartialObjectMetadata {
-	_, watched := r.watchedPolicies()
-	if watched.Reader == nil || !watched.HasSynced() {
+	watched := r.watched.Load()
+	if watched == nil || watched.Reader == nil || !watched.HasSynced() {
 		return nil
 	}
 	found := policyMetadata(policy)
@@ -310,29 +314,7 @@ func policyMetadata(policy policies.Ref) *metav1.PartialObjectMetadata {
 
 // lock prevents concurrent writes of the policy by this controller until unlock.
 func (r *Reconciler) lock(policy policies.Ref) (unlock func()) {
-	r.mu.Lock()
-	if r.writing == nil {
-		r.writing = keymutex.NewHashed(256)
-	}
-	r.mu.Unlock()
+	r.init()
 	r.writing.LockKey(policy.Key())
 	return func() { _ = r.writing.UnlockKey(policy.Key()) } // UnlockKey of this type never fails
-}
-
-func (r *Reconciler) lastWritten(policy policies.Ref) written {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.written[policy]
-}
-
-// setWritten stores the last write of a policy. It removes the entry if the policy was deleted.
-func (r *Reconciler) setWritten(policy policies.Ref, now written) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.written == nil {
-		r.written = map[policies.Ref]written{}
-	}
-	if r.written[policy] = now; now.content == "" {
-		delete(r.written, policy)
-	}
 }

@@ -58,7 +58,7 @@ func TestLocksShareNoPolicy(t *testing.T) {
 	shared, own := policyNamed(policies.NamespaceName("shop")), policyNamed(policies.NameOf(lock))
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(lock, shared, own).Build()
 	r := &Reconciler{Kind: Locks, Budget: policies.DefaultBudget, Client: c, Live: c, Clock: clocktesting.NewFakeClock(time.Now())}
-	r.watched = Watched{Reader: c, HasSynced: func() bool { return true }}
+	r.watched.Store(&Watched{Reader: c, HasSynced: func() bool { return true }})
 	if old, exists := r.oldPolicy(t.Context(), lock); exists {
 		t.Errorf("the old policy is %s", old)
 	}
@@ -110,7 +110,7 @@ func TestWatchStartsOnce(t *testing.T) {
 		starts.Add(1)
 		read := make(chan struct{})
 		go func() {
-			r.lastCheck(subject)
+			r.checks.get(client.ObjectKeyFromObject(subject))
 			close(read)
 		}()
 		select {

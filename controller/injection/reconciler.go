@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -108,19 +109,22 @@ type Reconciler struct {
 	// the watched policies. It is called after the cluster serves Kyverno's kinds. SetupWithManager sets it.
 	Watch func() (Watched, error)
 
-	conditions conditions
+	onChange atomic.Pointer[func(types.NamespacedName)]
 
 	// starting starts the watch once, without mu, because the start waits for the API server.
 	starting singleflight.Group
 
-	mu        sync.Mutex
-	watching  bool
-	watched   Watched
-	writing   keymutex.KeyMutex
-	written   map[policies.Ref]written
-	replacing map[policies.Ref]disabled
-	checks    map[types.NamespacedName]check
-	retries   workqueue.TypedRateLimiter[types.NamespacedName]
+	// watched is nil before the watch has started.
+	watched atomic.Pointer[Watched]
+
+	once    sync.Once
+	writing keymutex.KeyMutex
+	retries workqueue.TypedRateLimiter[types.NamespacedName]
+
+	conditions table[types.NamespacedName, reported]
+	written    table[policies.Ref, written]
+	replacing  table[policies.Ref, disabled]
+	checks     table[types.NamespacedName, check]
 }
 
 // Kind is a kind of objects whose pods a policy injects.
@@ -205,7 +209,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if ctx.Err() != nil {
 		return ctrl.Result{}, nil // the controller stops
 	}
-	r.conditions.report(subject, state.condition)
+	r.report(subject, state.condition)
 	result := ctrl.Result{RequeueAfter: r.requeueDelay(request.NamespacedName, state), Priority: new(0)}
 	if state.condition.Reason != ReasonInstalling {
 		result.Priority = new(handler.LowPriority) // new objects come before repeated checks and retries
@@ -216,23 +220,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 // requeueDelay returns the delay of the next reconcile. An expected failure is not returned as an error, because the
 // queue would log the error and its stack trace with each retry.
 func (r *Reconciler) requeueDelay(subject types.NamespacedName, state installation) time.Duration {
-	retries := r.rateLimiter()
+	r.init()
 	if state.failed {
-		return retries.When(subject)
+		return r.retries.When(subject)
 	}
-	retries.Forget(subject)
+	r.retries.Forget(subject)
 	return state.recheck
 }
 
-// rateLimiter returns the rate limiter of retries. It is not the rate limiter of the queue, which forgets the failures of
-// a request that is requeued with a delay.
-func (r *Reconciler) rateLimiter() workqueue.TypedRateLimiter[types.NamespacedName] {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.retries == nil {
+// init creates what has no useful zero value. The rate limiter is not that of the queue, which forgets the failures of a request
+// that is requeued with a delay.
+func (r *Reconciler) init() {
+	r.once.Do(func() {
+		r.writing = keymutex.NewHashed(256)
 		r.retries = workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetryDelay, maxRetryDelay)
-	}
-	return r.retries
+	})
 }
 
 // install writes the object's policy if the policy is missing or changed. It then checks the policy if a check is due.
@@ -254,7 +256,7 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 			return r.namespaceFull(subject)
 		}
 	}
-	last, known := r.lastCheck(subject)
+	last, known := r.checks.get(client.ObjectKeyFromObject(subject))
 	if last.content != content {
 		last = check{content: content}
 	}
@@ -277,7 +279,7 @@ func (r *Reconciler) install(ctx context.Context, subject policies.Subject) inst
 	if !known && now.recreatedAt.IsZero() && reportsInjected(subject, policy) {
 		// After a restart, the checks of all objects are spread over the period.
 		last = check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(rand.N(checkPeriod)), inherited: true}
-		r.remember(subject, last)
+		r.checks.set(client.ObjectKeyFromObject(subject), last)
 	}
 	if last.at.Before(now.recreatedAt) {
 		last = check{content: content}
@@ -309,14 +311,14 @@ func nextCheck() time.Duration { return checkPeriod*4/5 + rand.N(checkPeriod*2/5
 func (r *Reconciler) checkPolicy(ctx context.Context, subject policies.Subject, policy policies.Ref, content string, written time.Time) installation {
 	reason, err := r.probe(ctx, subject, policy)
 	if err != nil {
-		r.remember(subject, check{content: content})
+		r.checks.set(client.ObjectKeyFromObject(subject), check{content: content})
 		if age := r.Clock.Since(written); age < installTimeout {
 			return notYetInjected(subject, policy, age)
 		}
 		return notInstalled(subject, reason, err.Error())
 	}
 	recheck := nextCheck()
-	r.remember(subject, check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
+	r.checks.set(client.ObjectKeyFromObject(subject), check{content: content, at: r.Clock.Now(), next: r.Clock.Now().Add(recheck)})
 	if _, hasOld := r.oldPolicy(ctx, subject); hasOld {
 		recheck = replaceDelay
 	}
@@ -382,50 +384,24 @@ func sentence(err error) string { return strings.TrimSuffix(apply.OneLine(err.Er
 // watch starts the watch of the policies once. Concurrent callers wait for the same start.
 func (r *Reconciler) watch() error {
 	_, err, _ := r.starting.Do("", func() (any, error) {
-		if watching, _ := r.watchedPolicies(); watching {
+		if r.watched.Load() != nil {
 			return nil, nil
 		}
 		watched, err := r.Watch()
 		if err != nil {
 			return nil, fmt.Errorf("watch the policies: %w", err)
 		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.watching, r.watched = true, watched
+		r.watched.Store(&watched)
 		return nil, nil
 	})
 	return err
 }
 
-// watchedPolicies returns whether the watch was started, and the policies that it knows.
-func (r *Reconciler) watchedPolicies() (watching bool, watched Watched) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.watching, r.watched
-}
-
-func (r *Reconciler) lastCheck(subject policies.Subject) (last check, known bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	last, known = r.checks[client.ObjectKeyFromObject(subject)]
-	return last, known
-}
-
-func (r *Reconciler) remember(subject policies.Subject, last check) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.checks == nil {
-		r.checks = map[types.NamespacedName]check{}
-	}
-	r.checks[client.ObjectKeyFromObject(subject)] = last
-}
-
 func (r *Reconciler) forget(subject types.NamespacedName) {
-	r.conditions.forget(subject)
-	r.rateLimiter().Forget(subject)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.checks, subject)
+	r.conditions.delete(subject)
+	r.init()
+	r.retries.Forget(subject)
+	r.checks.delete(subject)
 }
 
 func notInstalled(subject policies.Subject, reason, message string) installation {

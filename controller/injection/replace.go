@@ -64,7 +64,7 @@ func (r *Reconciler) removeOld(ctx context.Context, subject policies.Subject, ol
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(found), found); err != nil {
 		return replaceDelay, client.IgnoreNotFound(err)
 	}
-	last := r.lastDisabled(old)
+	last, _ := r.replacing.get(old)
 	switch {
 	case last.version != versionOf(found):
 		return replaceDelay, r.disable(ctx, subject, old, found)
@@ -94,7 +94,7 @@ func (r *Reconciler) disable(ctx context.Context, subject policies.Subject, old 
 	if err != nil {
 		return err
 	}
-	r.setDisabled(old, disabled{version: versionOf(policy)})
+	r.replacing.set(old, disabled{version: versionOf(policy)})
 	return nil
 }
 
@@ -110,9 +110,9 @@ func (r *Reconciler) checkBypassed(ctx context.Context, subject policies.Subject
 	if policies.Answered(pod, old) {
 		return replaceDelay, nil
 	}
-	last := r.lastDisabled(old)
+	last, _ := r.replacing.get(old)
 	last.bypassedSince = r.Clock.Now()
-	r.setDisabled(old, last)
+	r.replacing.set(old, last)
 	return inFlight, nil
 }
 
@@ -132,11 +132,12 @@ func (r *Reconciler) renderOld(ctx context.Context, subject policies.Subject, ol
 // awaitsCheck returns true if no check of this controller has shown yet that the object's pods are injected. An object with an
 // earlier spec in the new shared policy gets no check. The check of another singleton shows that Kyverno serves the policy.
 func (r *Reconciler) awaitsCheck(subject policies.Subject) bool {
-	last, _ := r.lastCheck(subject)
+	last, _ := r.checks.get(client.ObjectKeyFromObject(subject))
 	if !last.at.IsZero() && !last.inherited {
 		return false
 	}
-	return policies.Validate(subject) == nil && !r.lastWritten(r.policyOf(subject)).installed.HasEarlier(subject)
+	now, _ := r.written.get(r.policyOf(subject))
+	return policies.Validate(subject) == nil && !now.installed.HasEarlier(subject)
 }
 
 // disabled is a policy that selects no pods.
@@ -144,26 +145,4 @@ type disabled struct {
 	version version
 	// bypassedSince is when a dry-run first showed that new pods bypass the policy. It is zero before.
 	bypassedSince time.Time
-}
-
-func (r *Reconciler) lastDisabled(policy policies.Ref) disabled {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.replacing[policy]
-}
-
-func (r *Reconciler) setDisabled(policy policies.Ref, now disabled) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.replacing == nil {
-		r.replacing = map[policies.Ref]disabled{}
-	}
-	r.replacing[policy] = now
-}
-
-// stopReplacing removes the policy from the policies that are being replaced.
-func (r *Reconciler) stopReplacing(policy policies.Ref) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.replacing, policy)
 }
