@@ -118,17 +118,22 @@ func (r *Reconciler) shared(namespace string, policy policies.Ref) rendering {
 	}
 }
 
-// notTerminating returns the objects of the namespace that are not terminating, from the cache.
-func (r *Reconciler) notTerminating(ctx context.Context, namespace string) ([]policies.Subject, error) {
+// cached returns the objects of the namespace from the cache.
+func (r *Reconciler) cached(ctx context.Context, namespace string) (all []policies.Subject, err error) {
 	list := r.Kind.NewList()
 	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, r.listError(namespace, err)
 	}
-	var all []policies.Subject
-	err := meta.EachListItem(list, func(o runtime.Object) error {
+	err = meta.EachListItem(list, func(o runtime.Object) error {
 		all = append(all, o.(policies.Subject))
 		return nil
 	})
+	return all, err
+}
+
+// notTerminating returns the objects of the namespace that are not terminating, from the cache.
+func (r *Reconciler) notTerminating(ctx context.Context, namespace string) ([]policies.Subject, error) {
+	all, err := r.cached(ctx, namespace)
 	return slices.DeleteFunc(all, isTerminating), err
 }
 

@@ -147,16 +147,6 @@ func (r *Reconciler) objectsOfPolicy(ctx context.Context, policy client.Object) 
 }
 
 // fenced returns the objects whose policies say which API server fenced pods use.
-func (r *Reconciler) fenced(ctx context.Context, _ client.Object) (requests []reconcile.Request) {
-	all, err := r.notTerminating(ctx, metav1.NamespaceAll)
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list objects after a change of the API server. The periodic reconcile handles the change", "kind", r.Kind.Name)
-		return nil
-	}
-	for _, subject := range all {
-		if policies.Fences(subject) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(subject)})
-		}
-	}
-	return requests
+func (r *Reconciler) fenced(ctx context.Context, _ client.Object) []reconcile.Request {
+	return observe.Requests(ctx, r.Client, r.Kind.NewList(), policies.Fences)
 }
