@@ -246,52 +246,29 @@ func variantsOf(all []policies.Subject) map[string]string {
 func TestGrowthInSharedPolicy(t *testing.T) {
 	all := fleet(202, v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}})
 	before := all[:201]
-	for _, kind := range policies.Kinds {
-		t.Run(string(kind), func(t *testing.T) {
-			installed := installedIn(t, kind, before)
-			within := func(all []policies.Subject) map[string]string {
-				return variantsOf(policies.DefaultBudget.Within(all, policies.PerNamespace, installed))
-			}
-			want := func(what string, want, got map[string]string) {
-				if diff := gocmp.Diff(want, got); diff != "" {
-					t.Errorf("%s: variants (-want +got):\n%s", what, diff)
-				}
-			}
-			want("unchanged", variantsOf(before), within(all))
-
-			grown := clone(all)
-			specOf(grown[0]).Containers = []string{"db"}
-			specOf(grown[100]).Fencing = v1.FencingLease
-			want("grown", variantsOf(before), within(grown))
-
-			without := slices.Delete(clone(grown), 150, 190)
-			want("grown, with room", variantsOf(without), within(without))
-
-			alike := clone(all)
-			for _, s := range alike {
-				specOf(s).ReadinessProbes = v1.ReadinessKubelet
-			}
-			want("all changed, and as large", variantsOf(alike[:201]), within(alike))
-
-			fenced := clone(all)
-			for _, s := range fenced {
-				specOf(s).Fencing = v1.FencingLease
-			}
-			got := within(fenced)
-			if changed := countVariant(got, fenced[0]); changed != 0 {
-				t.Errorf("all fenced: %d singletons have the new rules, want none, because the policy has no room for the first", changed)
+	installed := installedIn(t, policies.ClusterPolicy, before)
+	grown, alike, fenced := clone(all), clone(all), clone(all)
+	specOf(grown[0]).Containers = []string{"db"}
+	specOf(grown[100]).Fencing = v1.FencingLease
+	without := slices.Delete(clone(grown), 150, 190)
+	for i := range all {
+		specOf(alike[i]).ReadinessProbes = v1.ReadinessKubelet
+		specOf(fenced[i]).Fencing = v1.FencingLease
+	}
+	for name, test := range map[string]struct{ all, want []policies.Subject }{
+		"unchanged":                             {all, before},
+		"grown":                                 {grown, before},
+		"grown, with room":                      {without, without},
+		"all changed, and as large":             {alike, alike[:201]},
+		"all fenced, with no room for one more": {fenced, before},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := policies.DefaultBudget.Within(test.all, policies.PerNamespace, installed)
+			if diff := gocmp.Diff(variantsOf(test.want), variantsOf(got)); diff != "" {
+				t.Errorf("variants (-want +got):\n%s", diff)
 			}
 		})
 	}
-}
-
-func countVariant(variants map[string]string, as policies.Subject) (count int) {
-	for _, variant := range variants {
-		if variant == policies.Variant(as) {
-			count++
-		}
-	}
-	return count
 }
 
 // With longer rules, the singletons of a shared policy can exceed the budget. All of them stay. They can

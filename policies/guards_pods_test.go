@@ -85,18 +85,9 @@ func testForged(t *testing.T, c client.Client) {
 		signalMount = "statefulsingleton-signal"
 		podinfo     = "statefulsingleton-podinfo"
 	)
-	sidecar := func(change func(*corev1.Container)) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { change(&p.Spec.InitContainers[0]) }
-	}
-	app := func(change func(*corev1.Container)) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { change(&p.Spec.Containers[0]) }
-	}
 	literal := func(name, value string) corev1.EnvVar { return corev1.EnvVar{Name: name, Value: value} }
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
-	}
-	sidecarEnv := func(env ...corev1.EnvVar) func(*corev1.Pod) {
-		return sidecar(func(c *corev1.Container) { c.Env = append(c.Env, env...) })
 	}
 	sidecarMount := func(source corev1.VolumeSource, mount corev1.VolumeMount) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -128,7 +119,7 @@ func testForged(t *testing.T, c client.Client) {
 		}
 	}
 	ownMount := func(change func(*corev1.VolumeMount)) func(*corev1.Pod) {
-		return app(func(c *corev1.Container) { change(&c.VolumeMounts[len(c.VolumeMounts)-1]) })
+		return inApp(func(c *corev1.Container) { change(&c.VolumeMounts[len(c.VolumeMounts)-1]) })
 	}
 	beside := func(init bool, mount corev1.VolumeMount) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -149,56 +140,56 @@ func testForged(t *testing.T, c client.Client) {
 		wantRefused    string
 	}
 	tests := map[string]forgery{
-		"sidecar: another image":         {change: sidecar(func(c *corev1.Container) { c.Image = "example.com/evil:1.0" }), wantRefused: image + " example.com/evil:1.0 instead of example.com/statefulsingleton/gate:1.0. Remove init container status-sidecar"},
-		"sidecar: another tag":           {change: sidecar(func(c *corev1.Container) { c.Image = "example.com/statefulsingleton/gate:2.0" }), wantRefused: image},
-		"sidecar: image begins the same": {change: sidecar(func(c *corev1.Container) { c.Image += "-evil" }), wantRefused: image},
-		"sidecar: more arguments":        {change: sidecar(func(c *corev1.Container) { c.Args = append(c.Args, "--more") }), wantRefused: sidecarGone},
-		"sidecar: other arguments":       {change: sidecar(func(c *corev1.Container) { c.Args = []string{"wrap"} }), wantRefused: sidecarGone},
-		"sidecar: no arguments":          {change: sidecar(func(c *corev1.Container) { c.Args = nil }), wantRefused: sidecarGone},
+		"sidecar: another image":         {change: inSidecar(func(c *corev1.Container) { c.Image = "example.com/evil:1.0" }), wantRefused: image + " example.com/evil:1.0 instead of example.com/statefulsingleton/gate:1.0. Remove init container status-sidecar"},
+		"sidecar: another tag":           {change: inSidecar(func(c *corev1.Container) { c.Image = "example.com/statefulsingleton/gate:2.0" }), wantRefused: image},
+		"sidecar: image begins the same": {change: inSidecar(func(c *corev1.Container) { c.Image += "-evil" }), wantRefused: image},
+		"sidecar: more arguments":        {change: inSidecar(func(c *corev1.Container) { c.Args = append(c.Args, "--more") }), wantRefused: sidecarGone},
+		"sidecar: other arguments":       {change: inSidecar(func(c *corev1.Container) { c.Args = []string{"wrap"} }), wantRefused: sidecarGone},
+		"sidecar: no arguments":          {change: inSidecar(func(c *corev1.Container) { c.Args = nil }), wantRefused: sidecarGone},
 		"sidecar: among the containers": {change: func(p *corev1.Pod) {
 			p.Spec.Containers, p.Spec.InitContainers = append(p.Spec.Containers, p.Spec.InitContainers[0]), nil
 			p.Spec.Containers[1].RestartPolicy = nil
 		}, wantRefused: sidecarGone},
 		"sidecar: in both lists":     {change: addContainer(v1.SidecarName), wantRefused: `Duplicate value: "status-sidecar"`},
 		"sidecar: twice":             {change: func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, p.Spec.InitContainers[0]) }, wantRefused: `Duplicate value: "status-sidecar"`},
-		"sidecar: no postStart":      {change: sidecar(func(c *corev1.Container) { c.Lifecycle = nil }), wantRefused: lifecycle},
-		"sidecar: another postStart": {change: sidecar(func(c *corev1.Container) { c.Lifecycle.PostStart.Exec.Command = []string{"/ko-app/gate"} }), wantRefused: lifecycle},
-		"sidecar: postStart that sleeps": {change: sidecar(func(c *corev1.Container) {
+		"sidecar: no postStart":      {change: inSidecar(func(c *corev1.Container) { c.Lifecycle = nil }), wantRefused: lifecycle},
+		"sidecar: another postStart": {change: inSidecar(func(c *corev1.Container) { c.Lifecycle.PostStart.Exec.Command = []string{"/ko-app/gate"} }), wantRefused: lifecycle},
+		"sidecar: postStart that sleeps": {change: inSidecar(func(c *corev1.Container) {
 			c.Lifecycle.PostStart = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}
 		}), wantRefused: lifecycle},
-		"sidecar: preStop":                  {change: sidecar(func(c *corev1.Container) { c.Lifecycle.PreStop = postStart }), wantRefused: lifecycle},
-		"sidecar: only preStop":             {change: sidecar(func(c *corev1.Container) { c.Lifecycle.PreStop, c.Lifecycle.PostStart = postStart, nil }), wantRefused: lifecycle},
-		"sidecar: port":                     {change: sidecar(func(c *corev1.Container) { c.Ports = []corev1.ContainerPort{{ContainerPort: 9909, HostPort: 9909}} }), wantRefused: probed},
-		"sidecar: liveness probe":           {change: sidecar(func(c *corev1.Container) { c.LivenessProbe = probe }), wantRefused: probed},
-		"sidecar: readiness probe":          {change: sidecar(func(c *corev1.Container) { c.ReadinessProbe = probe }), wantRefused: probed},
-		"sidecar: startup probe":            {change: sidecar(func(c *corev1.Container) { c.StartupProbe = probe }), wantRefused: probed},
-		"sidecar: envFrom":                  {change: sidecar(func(c *corev1.Container) { c.EnvFrom = fromConfigMap() }), wantRefused: environment},
-		"sidecar: literal POD_UID":          {change: sidecar(func(c *corev1.Container) { c.Env[0] = literal("POD_UID", "mine") }), wantRefused: environment},
-		"sidecar: second POD_UID":           {change: sidecarEnv(literal("POD_UID", "mine")), wantRefused: environment},
-		"sidecar: POD_UID of another field": {change: sidecar(func(c *corev1.Container) { c.Env[0] = field("POD_UID", "metadata.name") }), wantRefused: environment},
-		"sidecar: no POD_UID":               {change: sidecar(func(c *corev1.Container) { c.Env = c.Env[1:] }), wantRefused: environment},
-		"sidecar: POD_UID by another name":  {change: sidecar(func(c *corev1.Container) { c.Env[0].Name = "POD_ID" }), wantRefused: environment},
-		"sidecar: literal POD_IP":           {change: sidecar(func(c *corev1.Container) { c.Env[1] = literal("POD_IP", "127.0.0.1") }), wantRefused: environment},
-		"sidecar: POD_IP of another field":  {change: sidecar(func(c *corev1.Container) { c.Env[1] = field("POD_IP", "status.hostIP") }), wantRefused: environment},
-		"sidecar: second POD_IP":            {change: sidecarEnv(literal("POD_IP", "127.0.0.1")), wantRefused: environment},
-		"sidecar: another POD_ variable":    {change: sidecarEnv(literal("POD_NAME", "a")), wantRefused: environment},
-		"sidecar: variable of the runtime":  {change: sidecarEnv(literal("GODEBUG", "a")), wantRefused: environment},
-		"sidecar: no environment":           {change: sidecar(func(c *corev1.Container) { c.Env = nil }), wantRefused: environment},
-		"sidecar: signal read-only":         {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[0].ReadOnly = true }), wantRefused: mounts},
-		"sidecar: signal elsewhere":         {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[0].MountPath = "/signal" }), wantRefused: mounts},
-		"sidecar: part of the signal":       {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[0].SubPath = "a" }), wantRefused: mounts},
-		"sidecar: signal by expression":     {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[0].SubPathExpr = "$(POD_UID)" }), wantRefused: mounts},
-		"sidecar: signal twice":             {change: sidecar(mount(signalMount, "/var/run/secrets/a", false)), wantRefused: mounts},
-		"sidecar: no signal":                {change: sidecar(func(c *corev1.Container) { c.VolumeMounts = c.VolumeMounts[1:] }), wantRefused: mounts},
-		"sidecar: no podinfo":               {change: sidecar(func(c *corev1.Container) { c.VolumeMounts = c.VolumeMounts[:1] }), wantRefused: mounts},
-		"sidecar: podinfo elsewhere":        {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[1].MountPath = "/etc" }), wantRefused: mounts},
-		"sidecar: podinfo writable":         {change: sidecar(func(c *corev1.Container) { c.VolumeMounts[1].ReadOnly = false }), wantRefused: mounts},
-		"sidecar: podinfo twice":            {change: sidecar(mount(podinfo, "/var/run/secrets/a", false)), wantRefused: mounts},
+		"sidecar: preStop":                  {change: inSidecar(func(c *corev1.Container) { c.Lifecycle.PreStop = postStart }), wantRefused: lifecycle},
+		"sidecar: only preStop":             {change: inSidecar(func(c *corev1.Container) { c.Lifecycle.PreStop, c.Lifecycle.PostStart = postStart, nil }), wantRefused: lifecycle},
+		"sidecar: port":                     {change: inSidecar(func(c *corev1.Container) { c.Ports = []corev1.ContainerPort{{ContainerPort: 9909, HostPort: 9909}} }), wantRefused: probed},
+		"sidecar: liveness probe":           {change: inSidecar(func(c *corev1.Container) { c.LivenessProbe = probe }), wantRefused: probed},
+		"sidecar: readiness probe":          {change: inSidecar(func(c *corev1.Container) { c.ReadinessProbe = probe }), wantRefused: probed},
+		"sidecar: startup probe":            {change: inSidecar(func(c *corev1.Container) { c.StartupProbe = probe }), wantRefused: probed},
+		"sidecar: envFrom":                  {change: inSidecar(func(c *corev1.Container) { c.EnvFrom = fromConfigMap() }), wantRefused: environment},
+		"sidecar: literal POD_UID":          {change: inSidecar(func(c *corev1.Container) { c.Env[0] = literal("POD_UID", "mine") }), wantRefused: environment},
+		"sidecar: second POD_UID":           {change: inSidecar(addEnv("POD_UID", "mine")), wantRefused: environment},
+		"sidecar: POD_UID of another field": {change: inSidecar(func(c *corev1.Container) { c.Env[0] = field("POD_UID", "metadata.name") }), wantRefused: environment},
+		"sidecar: no POD_UID":               {change: inSidecar(func(c *corev1.Container) { c.Env = c.Env[1:] }), wantRefused: environment},
+		"sidecar: POD_UID by another name":  {change: inSidecar(func(c *corev1.Container) { c.Env[0].Name = "POD_ID" }), wantRefused: environment},
+		"sidecar: literal POD_IP":           {change: inSidecar(func(c *corev1.Container) { c.Env[1] = literal("POD_IP", "127.0.0.1") }), wantRefused: environment},
+		"sidecar: POD_IP of another field":  {change: inSidecar(func(c *corev1.Container) { c.Env[1] = field("POD_IP", "status.hostIP") }), wantRefused: environment},
+		"sidecar: second POD_IP":            {change: inSidecar(addEnv("POD_IP", "127.0.0.1")), wantRefused: environment},
+		"sidecar: another POD_ variable":    {change: inSidecar(addEnv("POD_NAME", "a")), wantRefused: environment},
+		"sidecar: variable of the runtime":  {change: inSidecar(addEnv("GODEBUG", "a")), wantRefused: environment},
+		"sidecar: no environment":           {change: inSidecar(func(c *corev1.Container) { c.Env = nil }), wantRefused: environment},
+		"sidecar: signal read-only":         {change: inSidecar(func(c *corev1.Container) { c.VolumeMounts[0].ReadOnly = true }), wantRefused: mounts},
+		"sidecar: signal elsewhere":         {change: inSidecar(func(c *corev1.Container) { c.VolumeMounts[0].MountPath = "/signal" }), wantRefused: mounts},
+		"sidecar: part of the signal":       {change: inSidecar(func(c *corev1.Container) { c.VolumeMounts[0].SubPath = "a" }), wantRefused: mounts},
+		"sidecar: signal by expression":     {change: inSidecar(func(c *corev1.Container) { c.VolumeMounts[0].SubPathExpr = "$(POD_UID)" }), wantRefused: mounts},
+		"sidecar: signal twice":             {change: inSidecar(mount(signalMount, "/var/run/secrets/a", false)), wantRefused: mounts},
+		"sidecar: no signal":                {change: inSidecar(func(c *corev1.Container) { c.VolumeMounts = c.VolumeMounts[1:] }), wantRefused: mounts},
+		"sidecar: no podinfo":               {change: inSidecar(func(c *corev1.Container) { c.VolumeMounts = c.VolumeMounts[:1] }), wantRefused: mounts},
+		"sidecar: podinfo elsewhere":        {change: inSidecar(func(c *corev1.Container) { c.VolumeMounts[1].MountPath = "/etc" }), wantRefused: mounts},
+		"sidecar: podinfo writable":         {change: inSidecar(func(c *corev1.Container) { c.VolumeMounts[1].ReadOnly = false }), wantRefused: mounts},
+		"sidecar: podinfo twice":            {change: inSidecar(mount(podinfo, "/var/run/secrets/a", false)), wantRefused: mounts},
 		"sidecar: podinfo of another": {change: func(p *corev1.Pod) {
 			in("/a")(p)
 			p.Spec.InitContainers[0].VolumeMounts[1].Name = "fake"
 		}, wantRefused: mounts},
-		"sidecar: no mounts":               {change: sidecar(func(c *corev1.Container) { c.VolumeMounts = nil }), wantRefused: mounts},
+		"sidecar: no mounts":               {change: inSidecar(func(c *corev1.Container) { c.VolumeMounts = nil }), wantRefused: mounts},
 		"sidecar: file over the gate":      {change: sidecarMount(files, corev1.VolumeMount{MountPath: "/ko-app/gate", SubPath: "gate"}), wantRefused: mounts},
 		"sidecar: another kind of volume":  {change: sidecarMount(files, corev1.VolumeMount{MountPath: "/var/run/secrets/a"}), wantRefused: mounts},
 		"sidecar: volume that a claim has": {change: sidecarMount(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"}}, corev1.VolumeMount{MountPath: "/var/run/secrets/a"}), wantRefused: mounts},
@@ -210,24 +201,24 @@ func testForged(t *testing.T, c client.Client) {
 		"podinfo: a ConfigMap":             {change: func(p *corev1.Pod) { p.Spec.Volumes[1].VolumeSource = files }, wantRefused: sidecarGone},
 
 		"wrapped: device over the gate":        {change: appDevice("/var/run/signal/gate"), wantRefused: covers},
-		"wrapped: termination message":         {change: app(func(c *corev1.Container) { c.TerminationMessagePath = "/var/run/signal/gate" }), wantRefused: covers},
+		"wrapped: termination message":         {change: inApp(func(c *corev1.Container) { c.TerminationMessagePath = "/var/run/signal/gate" }), wantRefused: covers},
 		"wrapped: signal writable":             {change: ownMount(func(m *corev1.VolumeMount) { m.ReadOnly = false }), wantRefused: "container db" + reaches},
 		"wrapped: part of the signal":          {change: ownMount(func(m *corev1.VolumeMount) { m.SubPath = "a" }), wantRefused: "container db" + reaches},
 		"wrapped: signal by expression":        {change: ownMount(func(m *corev1.VolumeMount) { m.SubPathExpr = "a" }), wantRefused: "container db" + reaches},
 		"wrapped: signal elsewhere":            {change: ownMount(func(m *corev1.VolumeMount) { m.MountPath = "/signal" }), wantRefused: nothing + "db"},
 		"wrapped: signal, written otherwise":   {change: ownMount(func(m *corev1.VolumeMount) { m.MountPath = "/var/run/signal/" }), wantRefused: nothing + "db"},
-		"wrapped: signal also elsewhere":       {change: app(mount(signalMount, "/signal", false)), wantRefused: "container db" + reaches},
-		"wrapped: signal also elsewhere, ro":   {change: app(mount(signalMount, "/signal", true)), wantRefused: "container db" + reaches},
-		"wrapped: podinfo":                     {change: app(mount(podinfo, "/info", true)), wantRefused: "container db" + reaches},
+		"wrapped: signal also elsewhere":       {change: inApp(mount(signalMount, "/signal", false)), wantRefused: "container db" + reaches},
+		"wrapped: signal also elsewhere, ro":   {change: inApp(mount(signalMount, "/signal", true)), wantRefused: "container db" + reaches},
+		"wrapped: podinfo":                     {change: inApp(mount(podinfo, "/info", true)), wantRefused: "container db" + reaches},
 		"wrapped: another volume in its place": {change: func(p *corev1.Pod) { in("/a")(p); p.Spec.Containers[0].VolumeMounts[0].Name = "fake" }, wantRefused: nothing + "db"},
-		"wrapped: another subcommand":          {change: app(func(c *corev1.Container) { c.Command[1] = "started" }), wantRefused: nothing + "db"},
-		"wrapped: flag of the wrapper":         {change: app(func(c *corev1.Container) { c.Command[2] = "-v" }), wantRefused: nothing + "db"},
-		"wrapped: another gate":                {change: app(func(c *corev1.Container) { c.Command[0] = "/gate" }), wantRefused: nothing + "db"},
-		"wrapped: uid of an annotation": {change: app(func(c *corev1.Container) {
+		"wrapped: another subcommand":          {change: inApp(func(c *corev1.Container) { c.Command[1] = "started" }), wantRefused: nothing + "db"},
+		"wrapped: flag of the wrapper":         {change: inApp(func(c *corev1.Container) { c.Command[2] = "-v" }), wantRefused: nothing + "db"},
+		"wrapped: another gate":                {change: inApp(func(c *corev1.Container) { c.Command[0] = "/gate" }), wantRefused: nothing + "db"},
+		"wrapped: uid of an annotation": {change: inApp(func(c *corev1.Container) {
 			c.Env = []corev1.EnvVar{field(signal.PodUIDEnv, "metadata.annotations['mine']")}
 		}), wantRefused: notOneUID},
-		"wrapped: postStart":        {change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} }), wantRefused: "cannot hold container db, because its postStart hook would run before the signal"},
-		"wrapped: and at a barrier": {change: app(func(c *corev1.Container) { c.Env = append(c.Env, barrier(firstRequest)) }), wantRefused: "both the wrapper and the barrier hold container db"},
+		"wrapped: postStart":        {change: inApp(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} }), wantRefused: "cannot hold container db, because its postStart hook would run before the signal"},
+		"wrapped: and at a barrier": {change: inApp(func(c *corev1.Container) { c.Env = append(c.Env, barrier(firstRequest)) }), wantRefused: "both the wrapper and the barrier hold container db"},
 		"wrapped: init container, covered": {singleton: "hold-init-containers", pod: "init-containers-held", change: func(p *corev1.Pod) {
 			in("/a")(p)
 			m := &p.Spec.InitContainers[1].VolumeMounts
@@ -239,12 +230,12 @@ func testForged(t *testing.T, c client.Client) {
 		"init container: signal":            {change: beside(true, corev1.VolumeMount{Name: signalMount, MountPath: "/s"}), wantRefused: "container beside" + reaches},
 		"init container: podinfo":           {change: beside(true, corev1.VolumeMount{Name: podinfo, MountPath: "/s"}), wantRefused: "container beside" + reaches},
 		"barrier: signal writable":          {pod: "scratch", change: ownMount(func(m *corev1.VolumeMount) { m.ReadOnly = false }), wantRefused: "container db" + reaches},
-		"barrier: a literal epoch after it": {pod: "scratch", change: app(func(c *corev1.Container) { c.Env = append(c.Env, literal(signal.EpochEnv, "1")) }), wantRefused: epochs},
-		"barrier: a literal epoch before it": {pod: "scratch", change: app(func(c *corev1.Container) {
+		"barrier: a literal epoch after it": {pod: "scratch", change: inApp(addEnv(signal.EpochEnv, "1")), wantRefused: epochs},
+		"barrier: a literal epoch before it": {pod: "scratch", change: inApp(func(c *corev1.Container) {
 			c.Env = slices.Concat([]corev1.EnvVar{literal(signal.EpochEnv, "1")}, c.Env)
 		}), wantRefused: epochs},
-		"barrier: twice": {pod: "scratch", change: app(func(c *corev1.Container) { c.Env = append(c.Env, barrier(secondRequest)) }), wantRefused: epochs},
-		"barrier: a Secret": {pod: "scratch", change: app(func(c *corev1.Container) {
+		"barrier: twice": {pod: "scratch", change: inApp(func(c *corev1.Container) { c.Env = append(c.Env, barrier(secondRequest)) }), wantRefused: epochs},
+		"barrier: a Secret": {pod: "scratch", change: inApp(func(c *corev1.Container) {
 			c.Env[0].ValueFrom = &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "a"}, Key: "epoch"}}
 		}), wantRefused: nothing + "db"},
 		"barriers: of two requests": {singleton: "hold-init-containers", pod: "init-containers-held", change: func(p *corev1.Pod) { p.Spec.InitContainers[3].Env[0] = barrier(secondRequest) }, wantRefused: "wait for different ConfigMaps"},
@@ -263,8 +254,8 @@ func testForged(t *testing.T, c client.Client) {
 			}
 		}},
 		"passes: barrier, of the node":     {pod: "scratch", change: func(p *corev1.Pod) { p.Spec.HostPID = true }},
-		"passes: wrapped, other epoch":     {change: app(func(c *corev1.Container) { c.Env = append(c.Env, literal(signal.EpochEnv, "1")) })},
-		"passes: barrier, postStart":       {pod: "scratch", change: app(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} })},
+		"passes: wrapped, other epoch":     {change: inApp(addEnv(signal.EpochEnv, "1"))},
+		"passes: barrier, postStart":       {pod: "scratch", change: inApp(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{PostStart: postStart} })},
 		"passes: another label":            {change: func(p *corev1.Pod) { p.Labels, p.Annotations, p.Spec.InitContainers[0].Image = nil, nil, "evil" }},
 		"passes: as large as a pod can be": {change: enlargeMounts},
 	}

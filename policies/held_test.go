@@ -43,17 +43,11 @@ const (
 var heldSingletons = []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "match-expressions"}
 
 func heldCases() map[string]heldCase {
-	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { change(&p.Spec.Containers[0]) }
-	}
-	sidecar := func(change func(*corev1.Container)) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { change(&p.Spec.InitContainers[0]) }
-	}
 	barrierRef := func(change func(*corev1.ConfigMapKeySelector)) func(*corev1.Pod) {
-		return container(func(c *corev1.Container) { change(c.Env[0].ValueFrom.ConfigMapKeyRef) })
+		return inApp(func(c *corev1.Container) { change(c.Env[0].ValueFrom.ConfigMapKeyRef) })
 	}
 	env := func(env ...corev1.EnvVar) func(*corev1.Pod) {
-		return container(func(c *corev1.Container) { c.Env = env })
+		return inApp(func(c *corev1.Container) { c.Env = env })
 	}
 	literal, otherField := corev1.EnvVar{Name: podUID().Name, Value: "a"}, podUID()
 	otherField.ValueFrom.FieldRef.FieldPath = "metadata.name"
@@ -101,8 +95,8 @@ func heldCases() map[string]heldCase {
 		"no label":                        refused("shell", notInjected, func(p *corev1.Pod) { delete(p.Labels, v1.SingletonLabel) }),
 		"no readiness gate":               refused("shell", notInjected, func(p *corev1.Pod) { p.Spec.ReadinessGates = nil }),
 		"marked only":                     refused("shell", sidecarChanged, func(p *corev1.Pod) { p.Spec.InitContainers = nil }),
-		"sidecar ends":                    refused("shell", sidecarChanged, sidecar(func(c *corev1.Container) { c.RestartPolicy, c.Lifecycle = nil, nil })),
-		"sidecar runs something else":     refused("shell", sidecarChanged, sidecar(func(c *corev1.Container) { c.Command = []string{"sleep"} })),
+		"sidecar ends":                    refused("shell", sidecarChanged, inSidecar(func(c *corev1.Container) { c.RestartPolicy, c.Lifecycle = nil, nil })),
+		"sidecar runs something else":     refused("shell", sidecarChanged, inSidecar(func(c *corev1.Container) { c.Command = []string{"sleep"} })),
 		"signal volume with something in it": refused("shell", sidecarChanged, func(p *corev1.Pod) {
 			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}
 		}),
@@ -110,10 +104,10 @@ func heldCases() map[string]heldCase {
 			p.Spec.Volumes[1].DownwardAPI.Items[0].FieldRef.FieldPath = "metadata.annotations['mine']"
 		}),
 
-		"no wrapper": unheld("shell", nothingHolds+"db", container(func(c *corev1.Container) { c.Command = c.Command[3:] })),
+		"no wrapper": unheld("shell", nothingHolds+"db", inApp(func(c *corev1.Container) { c.Command = c.Command[3:] })),
 		// The policy does not put a wrapper in front of a wrapper. Therefore the guard rejects the incomplete command.
-		"wrapper of nothing":         left("shell", nothingHolds+"db", container(func(c *corev1.Container) { c.Command = c.Command[:3] })),
-		"wrapper without its volume": unheld("shell", nothingHolds+"db", container(func(c *corev1.Container) { c.VolumeMounts = nil })),
+		"wrapper of nothing":         left("shell", nothingHolds+"db", inApp(func(c *corev1.Container) { c.Command = c.Command[:3] })),
+		"wrapper without its volume": unheld("shell", nothingHolds+"db", inApp(func(c *corev1.Container) { c.VolumeMounts = nil })),
 		"no uid":                     unheld("shell", notOneUID, env()),
 		"a literal uid":              unheld("shell", notOneUID, env(literal)),
 		"another field as uid":       unheld("shell", notOneUID, env(otherField)),
