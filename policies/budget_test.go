@@ -310,8 +310,8 @@ func TestInstalledStay(t *testing.T) {
 			*specOf(s) = drawn("first")
 		}
 		now := policies.DefaultBudget.Within(all, policies.PerNamespace, nil)
+		installed := installedIn(t, kind, now)
 		for step := range rapid.IntRange(1, 4).Draw(t, "steps") {
-			installed := installedIn(t, kind, now)
 			gone := rapid.SampledFrom(all).Draw(t, "deleted")
 			all = slices.DeleteFunc(clone(all), func(s policies.Subject) bool { return s.GetName() == gone.GetName() })
 			for range rapid.IntRange(0, 20).Draw(t, "changes") {
@@ -324,13 +324,13 @@ func TestInstalledStay(t *testing.T) {
 			added.SetUID(types.UID(added.GetName()))
 			added.SetCreationTimestamp(metav1.Unix(rapid.Int64Range(0, 200).Draw(t, "created"), 0))
 			all = append(all, added)
-			now = awaitRest(t, kind, all, now, installed)
+			now, installed = awaitRest(t, kind, all, now, installed)
 		}
 	})
 }
 
 // awaitRest applies WithinBudget until it changes nothing, and returns what is installed then.
-func awaitRest(t *rapid.T, kind policies.Kind, all, before []policies.Subject, installed policies.Installed) []policies.Subject {
+func awaitRest(t *rapid.T, kind policies.Kind, all, before []policies.Subject, installed policies.Installed) ([]policies.Subject, policies.Installed) {
 	current := variantsOf(all)
 	for range len(all) + 1 {
 		now := policies.DefaultBudget.Within(rapid.Permutation(all).Draw(t, "order"), policies.PerNamespace, installed)
@@ -351,13 +351,17 @@ func awaitRest(t *rapid.T, kind policies.Kind, all, before []policies.Subject, i
 		if data, err := policy.MarshalJSON(); err != nil || len(data) > policies.DefaultBudget.Policy {
 			t.Fatalf("%s has %d bytes, want at most %d (%v)", kind, len(data), policies.DefaultBudget.Policy, err)
 		}
-		if maps.Equal(old, is) {
-			return now
+		var err error
+		if installed, err = policies.InstalledIn(policy); err != nil {
+			t.Fatal(err)
 		}
-		before, installed = now, installedIn(t, kind, now)
+		if maps.Equal(old, is) {
+			return now, installed
+		}
+		before = now
 	}
 	t.Fatal("the policy does not come to rest")
-	return nil
+	return nil, nil
 }
 
 // The annotation with the singletons of a shared policy is within the limit of Kubernetes, also if every singleton has many

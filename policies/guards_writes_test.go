@@ -15,6 +15,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -41,9 +42,20 @@ const (
 	serverSide = types.ApplyPatchType
 )
 
-// testTypes runs the controller manager, which checks the expressions of the guards against the types of the API.
-func testTypes(t *testing.T, c client.Client, kubeconfig []byte) {
-	startControllers(t, kubeconfig, "validatingadmissionpolicy-status-controller")
+// TestTypes runs the controller manager, which checks the expressions of all guards against the types of the API. The guards of other
+// tests have no bindings, so they have no effect here.
+func TestTypes(t *testing.T) {
+	environment := controllerAPIServer(t)
+	c := newClient(t, environment.Config)
+	for _, object := range helmTemplate(t, "--set", withClusters, "crd.yaml", "guards-status.yaml", "guards-clusters.yaml") {
+		if object.GetKind() == "ValidatingAdmissionPolicyBinding" {
+			continue
+		}
+		if err := c.Create(t.Context(), object); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
+	startControllers(t, environment.KubeConfig, "validatingadmissionpolicy-status-controller")
 	var list admissionregistrationv1.ValidatingAdmissionPolicyList
 	eventually(t, "check the types of the guards", func() error {
 		if err := c.List(t.Context(), &list); err != nil {
