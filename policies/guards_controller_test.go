@@ -322,7 +322,7 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 		t.Run("passes: "+file, func(t *testing.T) {
 			o := options
 			o.SidecarPullSecrets = []string{"pull"}
-			wantAnswer(t, tryCreate(t, controller, renderWith(t, readSingleton(t, file), o)), "")
+			wantAnswer(t, tryCreate(t, controller, ownPolicy(readSingleton(t, file), o).render(t, policies.ClusterPolicy)), "")
 		})
 	}
 	for name, all := range map[string][]policies.Subject{

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,38 +18,21 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// goldenSingletons has the singletons for which the pods of testdata/injected were injected. The default is "default".
-var goldenSingletons = map[string]string{
-	"several-containers-one-held": "named-containers",
-	"fencing":                     "fencing",
-	"fencing-init-containers":     "fencing-init-containers",
-	"fencing-named-containers":    "fencing-named-containers",
-	"init-containers-held":        "hold-init-containers",
-	"restricted":                  "hold-init-containers",
-	"init-containers-named":       "named-init-containers",
-	"match-expressions":           "match-expressions",
-	"existing-fields":             "grace-period",
-	"shorter-grace-period":        "grace-period",
-}
-
 // testInjected: the guards admit each pod that Kyverno injected, with any other fields. A pod that sets the
 // epoch itself is the exception.
 func testInjected(t *testing.T, c client.Client) {
-	pods, err := filepath.Glob("testdata/injected/*.yaml")
-	if err != nil || len(pods) == 0 {
-		t.Fatalf("found %d pods: %v", len(pods), err)
-	}
-	files := slices.Compact(slices.Sorted(maps.Values(goldenSingletons)))
-	singletons := createSingletons(t, c, "injected-", append(files, "default")...)
-	for _, file := range pods {
-		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+	singletons := map[string]*v1.StatefulSingleton{}
+	for name, injection := range injections {
+		file := cmp.Or(injection.singleton, "default")
+		if singletons[file] == nil {
+			maps.Copy(singletons, createSingletons(t, c, "injected-", file))
+		}
 		t.Run(name, func(t *testing.T) {
-			singleton := cmp.Or(goldenSingletons[name], "default")
 			refused := ""
 			if name == "own-epoch" {
 				refused = "variable STATEFULSINGLETON_EPOCH is set more than once in container db. Remove it from the manifest"
 			}
-			wantAnswer(t, tryCreate(t, c, injectedPod(t, name, singletons[singleton])), refused)
+			wantAnswer(t, tryCreate(t, c, injectedPod(t, name, singletons[file])), refused)
 		})
 	}
 }

@@ -2,6 +2,7 @@ package policies_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"gotest.tools/v3/golden"
 	corev1 "k8s.io/api/core/v1"
@@ -20,69 +21,76 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
-	"k8s.io/utils/ptr"
 
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// fencedPods have the held containers of the pods of TestInjection that are fenced.
-var fencedPods = map[string][]string{
-	"fencing":                  {"db", "backup"},
-	"fencing-init-containers":  {"migrate", "proxy", "db", "backup"},
-	"fencing-named-containers": {"db"},
+// injection is an injection by a policy, whose result is in testdata/injected.
+type injection struct {
+	// pod is a file in testdata/pods. Default: the name of the injection.
+	pod string
+	// singleton is a file in testdata/singletons. Default: default.
+	singleton string
+	// change changes the options of the policy.
+	change func(*policies.Options)
+	// restricted is true if the pod meets Pod Security "restricted", before and after the injection.
+	restricted bool
+	// wantFenced has the held containers if the pod is fenced.
+	wantFenced []string
+}
+
+var injections = map[string]injection{
+	"shell":                       {},
+	"scratch":                     {},
+	"weird-strings":               {},
+	"empty-lists":                 {},
+	"several-containers":          {},
+	"several-containers-one-held": {pod: "several-containers", singleton: "named-containers"},
+	"init-containers":             {},
+	"init-containers-held":        {pod: "init-containers", singleton: "hold-init-containers"},
+	"init-containers-named":       {pod: "init-containers", singleton: "named-init-containers"},
+	"probes":                      {singleton: "readiness-by-kubelet"},
+	"readiness":                   {},
+	"hooks":                       {},
+	"share-process-namespace":     {singleton: "hold-init-containers"},
+	"host-pid":                    {},
+	"restricted":                  {singleton: "hold-init-containers", restricted: true},
+	"run-as-user":                 {restricted: true},
+	"run-as-root":                 {},
+	"guaranteed":                  {},
+	"limited-in-part":             {},
+	"pull-secrets":                {change: addPullSecrets},
+	"pull-secrets-of-none":        {pod: "shell", change: addPullSecrets},
+	"sidecar-resources": {pod: "guaranteed", change: func(o *policies.Options) {
+		o.SidecarResources = &corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
+		}
+	}},
+	"existing-fields":          {singleton: "grace-period"},
+	"own-epoch":                {},
+	"shorter-grace-period":     {pod: "shell", singleton: "grace-period"},
+	"generate-name":            {},
+	"match-expressions":        {singleton: "match-expressions"},
+	"fencing":                  {singleton: "fencing", wantFenced: []string{"db", "backup"}},
+	"fencing-init-containers":  {pod: "fencing", singleton: "fencing-init-containers", wantFenced: []string{"migrate", "proxy", "db", "backup"}},
+	"fencing-named-containers": {pod: "several-containers", singleton: "fencing-named-containers", wantFenced: []string{"db"}},
+}
+
+func addPullSecrets(o *policies.Options) {
+	o.SidecarPullSecrets = []string{"registry", "mirror", "mirror"}
 }
 
 func TestInjection(t *testing.T) {
-	resources := options
-	resources.SidecarResources = &corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
-	}
-	pullSecrets := options
-	pullSecrets.SidecarPullSecrets = []string{"registry", "mirror", "mirror"}
-	tests := map[string]struct {
-		pod, singleton string
-		restricted     bool
-		// installation has the options of the policy. Default: options.
-		installation *policies.Options
-	}{
-		"shell":                       {"shell", "default", false, nil},
-		"scratch":                     {"scratch", "default", false, nil},
-		"weird-strings":               {"weird-strings", "default", false, nil},
-		"empty-lists":                 {"empty-lists", "default", false, nil},
-		"several-containers":          {"several-containers", "default", false, nil},
-		"several-containers-one-held": {"several-containers", "named-containers", false, nil},
-		"init-containers":             {"init-containers", "default", false, nil},
-		"init-containers-held":        {"init-containers", "hold-init-containers", false, nil},
-		"init-containers-named":       {"init-containers", "named-init-containers", false, nil},
-		"probes":                      {"probes", "readiness-by-kubelet", false, nil},
-		"readiness":                   {"readiness", "default", false, nil},
-		"hooks":                       {"hooks", "default", false, nil},
-		"share-process-namespace":     {"share-process-namespace", "hold-init-containers", false, nil},
-		"host-pid":                    {"host-pid", "default", false, nil},
-		"restricted":                  {"restricted", "hold-init-containers", true, nil},
-		"run-as-user":                 {"run-as-user", "default", true, nil},
-		"run-as-root":                 {"run-as-root", "default", false, nil},
-		"guaranteed":                  {"guaranteed", "default", false, nil},
-		"limited-in-part":             {"limited-in-part", "default", false, nil},
-		"pull-secrets":                {"pull-secrets", "default", false, &pullSecrets},
-		"pull-secrets-of-none":        {"shell", "default", false, &pullSecrets},
-		"sidecar-resources":           {"guaranteed", "default", false, &resources},
-		"existing-fields":             {"existing-fields", "grace-period", false, nil},
-		"own-epoch":                   {"own-epoch", "default", false, nil},
-		"shorter-grace-period":        {"shell", "grace-period", false, nil},
-		"generate-name":               {"generate-name", "default", false, nil},
-		"match-expressions":           {"match-expressions", "match-expressions", false, nil},
-		"fencing":                     {"fencing", "fencing", false, nil},
-		"fencing-init-containers":     {"fencing", "fencing-init-containers", false, nil},
-		"fencing-named-containers":    {"several-containers", "fencing-named-containers", false, nil},
-	}
-	for name, test := range tests {
+	for name, test := range injections {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := readSingleton(t, test.singleton)
-			k := newKyverno(t, ownPolicy(s, ptr.Deref(test.installation, options)))
-			original := readFile(t, filepath.Join("testdata", "pods", test.pod+".yaml"))
+			s, o := readSingleton(t, cmp.Or(test.singleton, "default")), options
+			if test.change != nil {
+				test.change(&o)
+			}
+			k := newKyverno(t, ownPolicy(s, o))
+			original := readFile(t, filepath.Join("testdata", "pods", cmp.Or(test.pod, name)+".yaml"))
 
 			injected := k.mutate(t, original, firstRequest)
 
@@ -94,11 +102,10 @@ func TestInjection(t *testing.T) {
 			if err := policies.CheckInjected(&after, s); err != nil {
 				t.Errorf("CheckInjected after the injection: %v", err)
 			}
-			if held := fencedPods[name]; held != nil {
-				wantFenced(t, &after, s, held...)
+			if test.wantFenced != nil {
+				wantFenced(t, &after, s, test.wantFenced...)
 			}
-			wantSuffixes(t, before, after)
-			if diff := cmp.Diff(before, withoutInjection(after, before), cmpopts.EquateEmpty()); diff != "" {
+			if diff := gocmp.Diff(before, withoutInjection(after, before), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("the user's own fields changed (-want +got):\n%s", diff)
 			}
 			if was, is := isRestricted(t, before), isRestricted(t, after); was != test.restricted || is != test.restricted {
@@ -183,12 +190,12 @@ func TestWrappedContainerHasOnePodUID(t *testing.T) {
 	}
 	for i, name := range names {
 		for _, container := range []string{fmt.Sprint("c", i), fmt.Sprint("i", i)} {
-			if diff := cmp.Diff(tests[name].want, byName[container]); diff != "" {
+			if diff := gocmp.Diff(tests[name].want, byName[container]); diff != "" {
 				t.Errorf("%s, container %s (-want +got):\n%s", name, container, diff)
 			}
 		}
 	}
-	if diff := cmp.Diff([]corev1.EnvVar{literal, barrier(firstRequest)}, byName["barred"]); diff != "" {
+	if diff := gocmp.Diff([]corev1.EnvVar{literal, barrier(firstRequest)}, byName["barred"]); diff != "" {
 		t.Errorf("a container at the barrier (-want +got):\n%s", diff)
 	}
 }
@@ -236,25 +243,6 @@ func allContainers(pod corev1.Pod) []corev1.Container {
 	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 }
 
-// wantSuffixes checks that each command ends with the user's command, and that the args are the user's.
-func wantSuffixes(t *testing.T, before, after corev1.Pod) {
-	t.Helper()
-	now := map[string]corev1.Container{}
-	for _, c := range allContainers(after) {
-		now[c.Name] = c
-	}
-	for _, want := range allContainers(before) {
-		got := now[want.Name]
-		added := len(got.Command) - len(want.Command)
-		if added != 0 && added != 3 || !slices.Equal(got.Command[added:], want.Command) {
-			t.Errorf("container %s: command is %q, want it to end with %q", want.Name, got.Command, want.Command)
-		}
-		if !slices.Equal(got.Args, want.Args) {
-			t.Errorf("container %s: args are %q, want %q", want.Name, got.Args, want.Args)
-		}
-	}
-}
-
 // withoutInjection returns the pod without the fields that a policy adds. Replaced fields have the value of the original.
 func withoutInjection(pod, original corev1.Pod) corev1.Pod {
 	pod = *pod.DeepCopy()
@@ -296,7 +284,7 @@ func restoreProbe(c *corev1.Container, sidecar corev1.Container) {
 		if err == nil {
 			err = json.Unmarshal(data, &original)
 		}
-		if err == nil && (original.Ports == nil || cmp.Equal(original.Ports, c.Ports)) {
+		if err == nil && (original.Ports == nil || gocmp.Equal(original.Ports, c.Ports)) {
 			c.ReadinessProbe = original.ReadinessProbe
 		}
 	}
@@ -314,11 +302,11 @@ func release(c *corev1.Container) {
 	}
 	// The API server sets the default of APIVersion.
 	asWritten := cmpopts.IgnoreFields(corev1.ObjectFieldSelector{}, "APIVersion")
-	if last := len(c.Env) - 1; last >= 0 && (cmp.Equal(c.Env[last], barrier(firstRequest)) || cmp.Equal(c.Env[last], podUID(), asWritten)) {
+	if last := len(c.Env) - 1; last >= 0 && (gocmp.Equal(c.Env[last], barrier(firstRequest)) || gocmp.Equal(c.Env[last], podUID(), asWritten)) {
 		c.Env = c.Env[:last]
 	}
 	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
-		return cmp.Equal(m, corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: "/var/run/signal", ReadOnly: true})
+		return gocmp.Equal(m, corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: "/var/run/signal", ReadOnly: true})
 	})
 }
 

@@ -114,18 +114,10 @@ func normalized(t testing.TB, pod []byte) map[string]any {
 	return decoded[map[string]any](t, randomAddress.ReplaceAll(pod, []byte("127.100.100.100")))
 }
 
+// render returns the policy of s. It is a ClusterPolicy, except on a cluster.
 func render(t testing.TB, s *v1.StatefulSingleton) *unstructured.Unstructured {
 	t.Helper()
-	return renderWith(t, s, options)
-}
-
-func renderWith(t testing.TB, s *v1.StatefulSingleton, o policies.Options) *unstructured.Unstructured {
-	t.Helper()
-	policy, err := policies.Render(s, o)
-	if err != nil {
-		t.Fatalf("Render: %v", err)
-	}
-	return policy
+	return ownPolicy(s, options).render(t, options.Kind)
 }
 
 func readSingleton(t testing.TB, name string) *v1.StatefulSingleton {

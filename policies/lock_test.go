@@ -100,11 +100,6 @@ func fencedLock(hooks *v1.LockHooks) *v1.StatefulSetLock {
 	return l
 }
 
-func newLockKyverno(t *testing.T, l *v1.StatefulSetLock, o policies.Options) kyverno {
-	t.Helper()
-	return newKyverno(t, ownPolicy(l, o))
-}
-
 // readMember returns a pod in testdata/pods as a pod of StatefulSet db, after a change.
 func readMember(t *testing.T, name string, change func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
@@ -180,7 +175,7 @@ func TestFencedByLock(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k := newLockKyverno(t, fencedLock(nil), test.options)
+			k := newKyverno(t, ownPolicy(fencedLock(nil), test.options))
 			before := readMember(t, test.pod, nil)
 			if test.wantHeld == nil {
 				for _, c := range before.Spec.Containers {
@@ -206,7 +201,7 @@ func TestFencedByLock(t *testing.T) {
 
 // A pod that cannot be fenced stays a reader. The policy adds nothing, because a wrapper without the rest waits for ever.
 func TestNotFencedByLock(t *testing.T) {
-	k := newLockKyverno(t, fencedLock(&v1.LockHooks{Demote: []string{"demote"}}), options)
+	k := newKyverno(t, ownPolicy(fencedLock(&v1.LockHooks{Demote: []string{"demote"}}), options))
 	type notFencedCase struct {
 		pod    string
 		change func(*corev1.Pod)
@@ -241,8 +236,8 @@ func TestNotFencedByLock(t *testing.T) {
 // A pod can be created from the manifest of a fenced pod. Each pass decides anew, and leaves no wrapper without a fence.
 func TestFencedByLockAgain(t *testing.T) {
 	noHooks, withHooks := fencedLock(nil), fencedLock(&v1.LockHooks{Promote: []string{"promote"}})
-	fenced := newLockKyverno(t, noHooks, options).mutate(t, encode(t, readMember(t, "fencing", nil)), firstRequest)
-	k := newLockKyverno(t, withHooks, options)
+	fenced := newKyverno(t, ownPolicy(noHooks, options)).mutate(t, encode(t, readMember(t, "fencing", nil)), firstRequest)
+	k := newKyverno(t, ownPolicy(withHooks, options))
 	both := []string{"db", "backup"}
 	tests := map[string]againCase{
 		"another lock":                {sidecarEnv("STATEFULSETLOCK", ""), both},
@@ -285,7 +280,7 @@ func TestHooksAreLiteral(t *testing.T) {
 		Promote: []string{"sh", "-c", `echo "$STATEFULSETLOCK_EPOCH" '$(POD_IP)' $$ $$(POD_IP) {{request.object.metadata.name}} {{{ \{{ \$(X) $(./x) }} <&> ` + "`\n\\"},
 		Demote:  []string{"{{ request.uid }}", "$", "", "é"},
 	}
-	got := decoded[corev1.Pod](t, newLockKyverno(t, fencedLock(hooks), options).mutate(t, encode(t, readMember(t, "fencing", nil)), firstRequest))
+	got := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(fencedLock(hooks), options)).mutate(t, encode(t, readMember(t, "fencing", nil)), firstRequest))
 	for _, c := range got.Spec.Containers {
 		found, err := signal.ParseHooks(func(name string) string { return expand(injected.Variable(&c, name).Value) })
 		if err != nil {
@@ -323,7 +318,7 @@ func TestLockFencingTurnedOff(t *testing.T) {
 	for _, off := range []v1.LockFencing{"", v1.LockFencingNone, v1.LockFencingTermination} {
 		l := fencedLock(nil)
 		l.Spec.Fencing = off
-		wantReader(t, before, newLockKyverno(t, l, options).mutate(t, encode(t, before), firstRequest))
+		wantReader(t, before, newKyverno(t, ownPolicy(l, options)).mutate(t, encode(t, before), firstRequest))
 	}
 }
 
@@ -337,8 +332,8 @@ func TestFencedLockProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	probe.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	plain := decoded[corev1.Pod](t, newLockKyverno(t, dbLock, options).mutate(t, encode(t, probe), firstRequest))
-	fenced := decoded[corev1.Pod](t, newLockKyverno(t, l, options).mutate(t, encode(t, probe), firstRequest))
+	plain := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(dbLock, options)).mutate(t, encode(t, probe), firstRequest))
+	fenced := decoded[corev1.Pod](t, newKyverno(t, ownPolicy(l, options)).mutate(t, encode(t, probe), firstRequest))
 	wantFencedByLock(t, &fenced, "probe")
 	tests := map[string]struct {
 		pod    corev1.Pod
