@@ -192,9 +192,10 @@ func different(was, is string) string {
 	return "…" + is[start:len(is)-end] + "…"
 }
 
-// TestNamesAndLabels: fullnameOverride names all objects of the release, and each object and pod has the common labels.
+// TestNamesAndLabels: fullnameOverride names all objects of the release, and each object and pod has the common labels. The value
+// enabled changes nothing: it is there for the condition of a parent chart, which Helm evaluates.
 func TestNamesAndLabels(t *testing.T) {
-	objects := render(t, "--set", "fullnameOverride=stfs,commonLabels.team=data,statefulClusters.enabled=true")
+	objects := render(t, "--set", "enabled=true,fullnameOverride=stfs,commonLabels.team=data,statefulClusters.enabled=true")
 	for _, o := range objects {
 		if strings.Contains(o.GetName(), name) || o.GetLabels()["team"] != "data" {
 			t.Errorf("%T %s has labels %v", o, o.GetName(), o.GetLabels())
@@ -207,33 +208,6 @@ func TestNamesAndLabels(t *testing.T) {
 	for owner, template := range templates {
 		if template.Labels["team"] != "data" {
 			t.Errorf("the pods of %s have labels %v", owner, template.Labels)
-		}
-	}
-}
-
-// TestDependency: a parent chart can enable and disable this chart.
-func TestDependency(t *testing.T) {
-	parent := t.TempDir()
-	if err := os.CopyFS(filepath.Join(parent, "charts", chart), os.DirFS(chart)); err != nil {
-		t.Fatal(err)
-	}
-	definition := `
-apiVersion: v2
-name: platform
-version: 1.0.0
-dependencies:
-  - {name: statefulsingleton, version: ">=0.0.0-0", condition: statefulsingleton.enabled}
-`
-	if err := os.WriteFile(filepath.Join(parent, "Chart.yaml"), []byte(definition), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for enabled, want := range map[string]bool{"true": true, "false": false} {
-		out, err := helm(t, "template", release, parent, "--set", "statefulsingleton.enabled="+enabled)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Contains(out, "\nkind: Deployment\n"); got != want {
-			t.Errorf("with statefulsingleton.enabled=%s the controller is installed: %t, want %t", enabled, got, want)
 		}
 	}
 }
