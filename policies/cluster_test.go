@@ -26,8 +26,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// The real Kyverno injects the important pods, and the real guards admit them, in the cluster of KUBECONFIG. Each pod is
-// compared with the same pod in a namespace without a singleton, which has the same defaults.
+// The real Kyverno injects pods, and the real guards admit them, in the cluster of KUBECONFIG. TestInjection has more pods.
 func TestOnCluster(t *testing.T) { withEachKind(t, testOnCluster) }
 
 func testOnCluster(t *testing.T, c client.Client) {
@@ -40,33 +39,15 @@ func testOnCluster(t *testing.T, c client.Client) {
 			deleteAtEnd(t, c, object)
 		}
 	}
-	plain := clusterNamespace(t, c, "policies-plain")
-	tests := map[string][]string{
-		"default": {"shell", "scratch", "weird-strings", "empty-lists", "several-containers",
-			"init-containers", "probes", "hooks", "restricted", "run-as-user", "run-as-root", "existing-fields", "generate-name"},
-		"named-containers":      {"several-containers"},
-		"named-init-containers": {"init-containers"},
+	for singleton, pods := range map[string][]string{
+		"default":               {"shell", "scratch", "weird-strings"},
 		"hold-init-containers":  {"init-containers", "restricted"},
-		"grace-period":          {"existing-fields", "hooks"},
-		"match-expressions":     {"match-expressions"},
-	}
-	for singleton, pods := range tests {
+		"named-init-containers": {"init-containers"},
+	} {
 		t.Run(singleton, func(t *testing.T) {
 			s := installSingleton(t, c, singleton)
-			t.Run("random strings", func(t *testing.T) {
-				pod := bare("", s)
-				strs := randomStrings("\n", "\t", "\u2028", "\u007f", "\ufeff", "<&>")
-				pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args = strs, strs
-				pod.Spec.AutomountServiceAccountToken = new(false)
-				checkInjection(t, c, pod, s, plain)
-			})
 			for _, name := range pods {
-				t.Run(name, func(t *testing.T) {
-					pod := readPod(t, name, nil)
-					// The volume of the token has a random name.
-					pod.Spec.AutomountServiceAccountToken = new(false)
-					checkInjection(t, c, pod, s, plain)
-				})
+				t.Run(name, func(t *testing.T) { checkInjection(t, c, readPod(t, name, nil), s) })
 			}
 		})
 	}
@@ -134,7 +115,7 @@ func checkPullSecrets(t *testing.T, c client.Client) {
 func TestSharedOnCluster(t *testing.T) { withEachKind(t, testSharedOnCluster) }
 
 func testSharedOnCluster(t *testing.T, c client.Client) {
-	plain, namespace := clusterNamespace(t, c, "policies-plain"), clusterNamespace(t, c, "policies-shared")
+	namespace := clusterNamespace(t, c, "policies-shared")
 	var singletons []v1.StatefulSingleton
 	for _, file := range []string{"default", "named-containers", "hold-init-containers"} {
 		s := named(t, file, file)
@@ -148,14 +129,9 @@ func testSharedOnCluster(t *testing.T, c client.Client) {
 	awaitAnswers(t, c, singletons, options.Kind.OfNamespace(namespace))
 	wantOwnWebhook(t, c, shared)
 	for _, s := range singletons {
-		for _, name := range []string{"shell", "scratch", "init-containers", "weird-strings", "existing-fields"} {
-			t.Run(s.Name+"/"+name, func(t *testing.T) {
-				pod := readPod(t, name, nil)
-				pod.Labels["app"], pod.Spec.Containers[0].Name = s.Name, "db"
-				pod.Spec.AutomountServiceAccountToken = new(false)
-				checkInjection(t, c, pod, &s, plain)
-			})
-		}
+		t.Run(s.Name, func(t *testing.T) {
+			checkInjection(t, c, readPod(t, "shell", func(p *corev1.Pod) { p.Labels["app"] = s.Name }), &s)
+		})
 	}
 }
 
@@ -176,21 +152,15 @@ func awaitAnswers(t *testing.T, c client.Client, singletons []v1.StatefulSinglet
 	}
 }
 
-func checkInjection(t *testing.T, c client.Client, pod *corev1.Pod, s *v1.StatefulSingleton, plain string) {
+// checkInjection checks that the pod is injected, and that a second pass changes only the barrier.
+func checkInjection(t *testing.T, c client.Client, pod *corev1.Pod, s *v1.StatefulSingleton) {
 	t.Helper()
-	want := dryRun(t, c, pod, plain)
+	pod.Spec.AutomountServiceAccountToken = new(false) // the volume of the token has a random name
 	got := dryRun(t, c, pod, s.Namespace)
-
 	if err := policies.CheckInjected(got, s); err != nil {
 		t.Error(err)
 	}
-	uid := barrierUID(got)
-	if diff := cmp.Diff(*want, withoutInjection(withBarrierUID(t, got, uid, firstRequest), *want),
-		cmpopts.EquateEmpty(), cmpopts.IgnoreTypes(metav1.ObjectMeta{}, corev1.PodStatus{})); diff != "" {
-		t.Errorf("the user's own fields changed (-want +got):\n%s", diff)
-	}
-
-	again := dryRun(t, c, got, s.Namespace)
+	again, uid := dryRun(t, c, got, s.Namespace), barrierUID(got)
 	if uid != "" && barrierUID(again) == uid {
 		t.Error("a copy of the pod waits for the same ConfigMap")
 	}

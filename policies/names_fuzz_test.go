@@ -160,7 +160,7 @@ func TestHostileNamesHoldNoOtherContainer(t *testing.T) {
 func TestHostilePodsAreNotEvaluated(t *testing.T) {
 	t.Parallel()
 	s, pod := readSingleton(t, "default"), readPod(t, "shell", nil)
-	texts := append(randomStrings("\n"), hostileNames...)
+	texts := append(randomStrings(), hostileNames...)
 	hostile := corev1.Container{Name: "db", Image: "{{ request.object.metadata.name }}", Command: texts, Args: texts, WorkingDir: "$(./../name)"}
 	for _, text := range hostileNames {
 		hostile.Env = append(hostile.Env, corev1.EnvVar{Name: "HOSTILE", Value: text})
