@@ -15,10 +15,9 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/injected"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
-
-const credentials = "statefulsingleton-credentials"
 
 func containerEnv(name string) corev1.EnvVar {
 	return corev1.EnvVar{Name: "STATEFULSINGLETON_CONTAINER", Value: name}
@@ -46,7 +45,13 @@ func wantFenced(t *testing.T, pod *corev1.Pod, s *v1.StatefulSingleton, wantHeld
 	if settings.Duration.Seconds() != float64(s.Spec.LeaseDurationSeconds) {
 		t.Errorf("the duration is %s, want %d seconds", settings.Duration, s.Spec.LeaseDurationSeconds)
 	}
-	for _, c := range allContainers(*pod) {
+	wantEachOnce(t, allContainers(*pod))
+}
+
+// wantEachOnce fails if a container has a variable twice.
+func wantEachOnce(t *testing.T, containers []corev1.Container) {
+	t.Helper()
+	for _, c := range containers {
 		seen := map[string]bool{}
 		for _, e := range c.Env {
 			if seen[e.Name] {
@@ -66,9 +71,9 @@ var notFenceable = map[string]struct {
 }{
 	"a volume of the user": {"shell", addVolume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
 		"volume statefulsingleton-credentials is the pod's own"},
-	"a mount without a volume":        {"shell", mountCredentials, "container db mounts volume statefulsingleton-credentials"},
-	"a mount of an init container":    {"fencing", mountCredentialsInit, "container migrate mounts volume statefulsingleton-credentials"},
-	"a mount and the same volume":     {"shell", both(mountCredentials, addVolume(credentialsSource())), "container db mounts volume statefulsingleton-credentials"},
+	"a mount without a volume":        {"shell", inApp(mountCredentials), "container db mounts volume statefulsingleton-credentials"},
+	"a mount of an init container":    {"fencing", func(p *corev1.Pod) { mountCredentials(&p.Spec.InitContainers[0]) }, "container migrate mounts volume statefulsingleton-credentials"},
+	"a mount and the same volume":     {"shell", both(inApp(mountCredentials), addVolume(credentialsSource())), "container db mounts volume statefulsingleton-credentials"},
 	"a name that contains a variable": {"shell", rename("db", "{{request.object.metadata.name}}"), "before fencing was turned on"},
 	"a name that separates two names": {"shell", rename("db", "a,b,"), "before fencing was turned on"},
 }
@@ -91,8 +96,8 @@ func TestNotFenced(t *testing.T) {
 		"post-start hook":                  {pod: "hooks", want: "container post-start has a postStart hook"},
 		"shareProcessNamespace":            {pod: "share-process-namespace", want: "the pod has shareProcessNamespace"},
 		"hostPID":                          {pod: "host-pid", want: "the pod has hostPID"},
-		"a barrier that is not ours":       {pod: "several-containers", change: bar(1), singleton: "fencing-named-containers", want: "container metrics needs a command"},
-		"a barrier of an init container":   {pod: "init-containers", change: barInit(4), singleton: "fencing", want: "container chown needs a command"},
+		"a barrier that is not ours":       {pod: "several-containers", change: func(p *corev1.Pod) { bar(&p.Spec.Containers[1]) }, singleton: "fencing-named-containers", want: "container metrics needs a command"},
+		"a barrier of an init container":   {pod: "init-containers", change: func(p *corev1.Pod) { bar(&p.Spec.InitContainers[4]) }, singleton: "fencing", want: "container chown needs a command"},
 		"a name that ends a JSON string":   {pod: "shell", change: rename("db", `a","b":"`), want: "before fencing was turned on"},
 		"nothing but an unnamed container": {pod: "shell", change: rename("db", "web"), singleton: "fencing-named-containers", want: "no policy injected the pod"},
 	}
@@ -138,13 +143,7 @@ func rename(from, to string) func(*corev1.Pod) {
 	}
 }
 
-func bar(i int) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.Containers[i].Env = []corev1.EnvVar{barrier(firstRequest)} }
-}
-
-func barInit(i int) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.InitContainers[i].Env = []corev1.EnvVar{barrier(firstRequest)} }
-}
+func bar(c *corev1.Container) { c.Env = []corev1.EnvVar{barrier(firstRequest)} }
 
 func both(a, b func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { a(p); b(p) }
@@ -152,7 +151,7 @@ func both(a, b func(*corev1.Pod)) func(*corev1.Pod) {
 
 func addVolume(source corev1.VolumeSource) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: credentials, VolumeSource: source})
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: source})
 	}
 }
 
@@ -160,12 +159,8 @@ func credentialsSource() corev1.VolumeSource {
 	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: injected.CredentialsSources(), DefaultMode: new(int32(0o644))}}
 }
 
-func mountCredentials(p *corev1.Pod) { mountIn(&p.Spec.Containers[0]) }
-
-func mountCredentialsInit(p *corev1.Pod) { mountIn(&p.Spec.InitContainers[0]) }
-
-func mountIn(c *corev1.Container) {
-	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: credentials, MountPath: "/credentials"})
+func mountCredentials(c *corev1.Container) {
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: signal.CredentialsVolume, MountPath: "/credentials"})
 }
 
 // A pod can be created from the manifest of a fenced pod, and the API server may call Kyverno twice. Each pass decides
@@ -180,7 +175,7 @@ func TestFencedAgain(t *testing.T) {
 		"a container with a barrier": {addContainer("late"), nil},
 		"hostPID":                    {func(p *corev1.Pod) { p.Spec.HostPID = true }, nil},
 		"another volume": {func(p *corev1.Pod) {
-			p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == credentials })
+			p.Spec.Volumes = slices.DeleteFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == signal.CredentialsVolume })
 			addVolume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})(p)
 		}, nil},
 	}
@@ -199,7 +194,7 @@ func TestFencedAgain(t *testing.T) {
 				return
 			}
 			wantNotFenced(t, &again)
-			if slices.ContainsFunc(again.Spec.InitContainers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == credentials }) {
+			if slices.ContainsFunc(again.Spec.InitContainers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == signal.CredentialsVolume }) {
 				t.Error("the sidecar of a pod that is not fenced mounts the credentials")
 			}
 		})
@@ -224,7 +219,7 @@ var fencedAgain = map[string]againCase{
 	"a wrapped container more": {addContainer("late", "a"), []string{"db", "backup", "late"}},
 	"a container fewer":        {func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }, []string{"db"}},
 	"shareProcessNamespace":    {func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }, nil},
-	"a mount in the app":       {mountCredentials, nil},
+	"a mount in the app":       {inApp(mountCredentials), nil},
 }
 
 // wantNotFenced fails if something of an earlier decision to fence the pod is left.

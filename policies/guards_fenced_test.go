@@ -16,9 +16,6 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// credentialsVolume has the token with which the sidecar of a fenced pod renews the Lease.
-const credentialsVolume = "statefulsingleton-credentials"
-
 // twoGuards is in the messages of guards "fenced" and "api-server". If both reject a pod, either can answer.
 const twoGuards = "this pod claims to be fenced by a Lease, but "
 
@@ -295,38 +292,34 @@ func testFencedCredentials(t *testing.T, c client.Client) {
 		"an empty volume": {inCredentials(func(v *corev1.Volume) {
 			v.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 		}), volume},
-		"another authority":         {authority(func(m *corev1.ConfigMapProjection) { m.Name = "mine" }), volume},
-		"another key":               {authority(func(m *corev1.ConfigMapProjection) { m.Items[0].Key = "mine" }), volume},
-		"every key":                 {authority(func(m *corev1.ConfigMapProjection) { m.Items = nil }), volume},
-		"another audience":          {token(func(s *corev1.ServiceAccountTokenProjection) { s.Audience = "mine" }), volume},
-		"another file":              {token(func(s *corev1.ServiceAccountTokenProjection) { s.Path = "mine" }), volume},
-		"passes: another life":      {token(func(s *corev1.ServiceAccountTokenProjection) { s.ExpirationSeconds = new(int64(7200)) }), ""},
-		"no authority":              {inCredentials(func(v *corev1.Volume) { v.Projected.Sources = v.Projected.Sources[:1] }), volume},
-		"one more source":           {inCredentials(func(v *corev1.Volume) { v.Projected.Sources = append(v.Projected.Sources, fake) }), volume},
-		"not mounted":               {inSidecar(func(c *corev1.Container) { c.VolumeMounts = c.VolumeMounts[:2] }), mount},
-		"mounted elsewhere":         {own(func(m *corev1.VolumeMount) { m.MountPath = "/var/run/secrets/other" }), mount},
-		"writable":                  {own(func(m *corev1.VolumeMount) { m.ReadOnly = false }), mount},
-		"a part":                    {own(func(m *corev1.VolumeMount) { m.SubPath = "token" }), mount},
-		"a part by expression":      {own(func(m *corev1.VolumeMount) { m.SubPathExpr = "token" }), mount},
-		"covered":                   {beside("/var/run/secrets/statefulsingleton/"), mount},
-		"covered below":             {beside("/var/run/secrets//./statefulsingleton/ca.crt"), mount},
-		"passes: a token beside it": {beside("/var/run/secrets/statefulsingleton-not"), ""},
-		"mounted in a held container": {inApp(func(c *corev1.Container) {
-			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: "/credentials"})
-		}), reaches},
+		"another authority":           {authority(func(m *corev1.ConfigMapProjection) { m.Name = "mine" }), volume},
+		"another key":                 {authority(func(m *corev1.ConfigMapProjection) { m.Items[0].Key = "mine" }), volume},
+		"every key":                   {authority(func(m *corev1.ConfigMapProjection) { m.Items = nil }), volume},
+		"another audience":            {token(func(s *corev1.ServiceAccountTokenProjection) { s.Audience = "mine" }), volume},
+		"another file":                {token(func(s *corev1.ServiceAccountTokenProjection) { s.Path = "mine" }), volume},
+		"passes: another life":        {token(func(s *corev1.ServiceAccountTokenProjection) { s.ExpirationSeconds = new(int64(7200)) }), ""},
+		"no authority":                {inCredentials(func(v *corev1.Volume) { v.Projected.Sources = v.Projected.Sources[:1] }), volume},
+		"one more source":             {inCredentials(func(v *corev1.Volume) { v.Projected.Sources = append(v.Projected.Sources, fake) }), volume},
+		"not mounted":                 {inSidecar(func(c *corev1.Container) { c.VolumeMounts = c.VolumeMounts[:2] }), mount},
+		"mounted elsewhere":           {own(func(m *corev1.VolumeMount) { m.MountPath = "/var/run/secrets/other" }), mount},
+		"writable":                    {own(func(m *corev1.VolumeMount) { m.ReadOnly = false }), mount},
+		"a part":                      {own(func(m *corev1.VolumeMount) { m.SubPath = "token" }), mount},
+		"a part by expression":        {own(func(m *corev1.VolumeMount) { m.SubPathExpr = "token" }), mount},
+		"covered":                     {beside("/var/run/secrets/statefulsingleton/"), mount},
+		"covered below":               {beside("/var/run/secrets//./statefulsingleton/ca.crt"), mount},
+		"passes: a token beside it":   {beside("/var/run/secrets/statefulsingleton-not"), ""},
+		"mounted in a held container": {inApp(mountCredentials), reaches},
 		"mounted in an init container": {func(p *corev1.Pod) {
-			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{
-				Name: "beside", Image: "debian", VolumeMounts: []corev1.VolumeMount{{Name: credentialsVolume, MountPath: "/credentials"}},
-			})
+			beside := corev1.Container{Name: "beside", Image: "debian"}
+			mountCredentials(&beside)
+			p.Spec.InitContainers = append(p.Spec.InitContainers, beside)
 		}, "container beside mounts volume statefulsingleton-credentials"},
 		"passes: the application's volume": {func(p *corev1.Pod) {
 			delete(p.Annotations, v1.FencingAnnotation)
 			for _, name := range sidecarSettings {
 				inSidecar(withoutEnv(name))(p)
 			}
-			inApp(func(c *corev1.Container) {
-				c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: "/credentials"})
-			})(p)
+			inApp(mountCredentials)(p)
 		}, ""},
 	})
 }

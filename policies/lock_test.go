@@ -132,14 +132,8 @@ func wantFencedByLock(t *testing.T, pod *corev1.Pod, wantHeld ...string) {
 		if hooks == nil || err != nil {
 			t.Errorf("container %s has no role: %v", c.Name, err)
 		}
-		seen := map[string]bool{}
-		for _, e := range c.Env {
-			if seen[e.Name] {
-				t.Errorf("container %s has variable %s twice", c.Name, e.Name)
-			}
-			seen[e.Name] = true
-		}
 	}
+	wantEachOnce(t, pod.Spec.Containers)
 }
 
 // wantReader fails unless the policy made the pod a reader, and changed nothing else.
