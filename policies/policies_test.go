@@ -18,22 +18,24 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-func TestRender(t *testing.T) {
-	for _, name := range []string{"default", "fencing"} {
-		t.Run(name, func(t *testing.T) { wantGolden(t, ownPolicy(readSingleton(t, name), options), name) })
-	}
-}
-
 // mutatingGoldens are the policies in testdata/policies that are also there as NamespacedMutatingPolicy. The engine checks the
 // others.
 var mutatingGoldens = []string{"namespace", "lock", "lock-fencing"}
 
-// wantGolden compares a policy with the files in testdata/policies.
-func wantGolden(t *testing.T, policy rendering, name string) {
-	t.Helper()
-	golden.Assert(t, string(encode(t, policy.render(t, policies.ClusterPolicy).Object)), "policies/"+name+".yaml")
-	if slices.Contains(mutatingGoldens, name) {
-		golden.Assert(t, string(encode(t, policy.render(t, policies.NamespacedMutatingPolicy).Object)), "policies/mutating-"+name+".yaml")
+func TestRender(t *testing.T) {
+	for name, policy := range map[string]rendering{
+		"default":      ownPolicy(readSingleton(t, "default"), options),
+		"fencing":      ownPolicy(readSingleton(t, "fencing"), options),
+		"namespace":    sharedPolicy(named(t, "default", "db"), named(t, "grace-period", "queue")),
+		"lock":         ownPolicy(dbLock, options),
+		"lock-fencing": ownPolicy(fencedLock(&v1.LockHooks{Promote: []string{"promote"}}), options),
+	} {
+		t.Run(name, func(t *testing.T) {
+			golden.Assert(t, string(encode(t, policy.render(t, policies.ClusterPolicy).Object)), "policies/"+name+".yaml")
+			if slices.Contains(mutatingGoldens, name) {
+				golden.Assert(t, string(encode(t, policy.render(t, policies.NamespacedMutatingPolicy).Object)), "policies/mutating-"+name+".yaml")
+			}
+		})
 	}
 }
 
