@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -76,6 +77,7 @@ func installKyvernoCRDs(t *testing.T, config *rest.Config) {
 			filepath.Join(crds, "policies.kyverno.io/policies.kyverno.io_namespacedmutatingpolicies.yaml"),
 		},
 		ErrorIfPathMissing: true,
+		MaxTime:            time.Minute, // the tests may share the machine with others
 	})
 	if err != nil {
 		t.Fatalf("install Kyverno's CRDs: %v", err)
