@@ -41,8 +41,8 @@ func fence(p *corev1.Pod) {
 		corev1.EnvVar{Name: signal.APIServerEnv, Value: options.APIServer.URL},
 		corev1.EnvVar{Name: signal.AuthoritiesEnv, Value: strings.Join(options.APIServer.Authorities, ",")},
 		corev1.EnvVar{Name: signal.HeldEnv, Value: strings.Join(names, ",")})
-	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true})
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: credentialsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: signal.CredentialsVolume, MountPath: signal.CredentialsDir, ReadOnly: true})
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: signal.CredentialsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		Sources: []corev1.VolumeProjection{
 			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
 			{ConfigMap: &corev1.ConfigMapProjection{
