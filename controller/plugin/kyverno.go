@@ -25,14 +25,6 @@ const kyvernoVersion = "1.19"
 // withoutClusterPolicies is the first version that rejects new ClusterPolicies.
 var withoutClusterPolicies = version.MustParseGeneric("1.20")
 
-// Upper estimates of Kyverno's memory in MiB, from docs/benchmarks/scale.md: without policies, for each
-// NamespacedMutatingPolicy of one object, and for each that 20 singletons share.
-const (
-	kyvernoMiB      = 150
-	ownPolicyMiB    = 4
-	sharedPolicyMiB = 13
-)
-
 // upgradePage describes the upgrade to the version of Kyverno that rejects new ClusterPolicies.
 const upgradePage = "https://github.com/statefulsingleton/statefulsingleton/blob/main/docs/upgrading-kyverno.md#upgrade-to-kyverno-120"
 
@@ -40,15 +32,14 @@ const upgradePage = "https://github.com/statefulsingleton/statefulsingleton/blob
 var imageVersion = regexp.MustCompile(`:v?(\d+\.\d+)(\.\d+)?[^:/@]*(@|$)`)
 
 func checkKyverno(ctx context.Context, in *cluster) (string, error) {
-	d, kyverno, err := kyvernoDeployment(ctx, in)
+	d, image, err := kyvernoDeployment(ctx, in)
 	if err != nil {
 		return "", err
 	}
 	if d == nil {
 		return "", fmt.Errorf("the Deployment of the admission controller does not exist, so Kyverno injects no pod: install Kyverno %s", kyvernoVersion)
 	}
-	image := kyverno.Image
-	is := versionOf(kyverno)
+	is := versionOf(image)
 	switch {
 	case d.Status.AvailableReplicas == 0:
 		return "", fmt.Errorf("Deployment %s has no available pod, so no pod of a StatefulSingleton can be created. To show why, run: %s", fullName(d), in.kubectl("describe -n %s deployment %s", d.Namespace, d.Name))
@@ -64,30 +55,26 @@ func checkKyverno(ctx context.Context, in *cluster) (string, error) {
 	return found, nil
 }
 
-// kyvernoDeployment reads the Deployment of Kyverno's admission controller, and its container. It returns nil if the
-// Deployment does not exist.
-func kyvernoDeployment(ctx context.Context, in *cluster) (*appsv1.Deployment, *corev1.Container, error) {
+// kyvernoDeployment reads the Deployment of Kyverno's admission controller, and its image. It returns nil if the Deployment does
+// not exist.
+func kyvernoDeployment(ctx context.Context, in *cluster) (*appsv1.Deployment, string, error) {
 	var deployments appsv1.DeploymentList
 	if err := in.List(ctx, &deployments, client.MatchingLabels{"app.kubernetes.io/component": "admission-controller"}); err != nil {
-		return nil, nil, err
+		return nil, "", err
 	}
 	for i := range deployments.Items {
-		containers := deployments.Items[i].Spec.Template.Spec.Containers
-		for j := range containers {
-			if containers[j].Name == "kyverno" {
-				return &deployments.Items[i], &containers[j], nil
+		for _, container := range deployments.Items[i].Spec.Template.Spec.Containers {
+			if container.Name == "kyverno" {
+				return &deployments.Items[i], container.Image, nil
 			}
 		}
 	}
-	return nil, nil, nil
+	return nil, "", nil
 }
 
-// versionOf returns the minor version in the tag of the container's image, or nil. The container can be nil.
-func versionOf(kyverno *corev1.Container) *version.Version {
-	if kyverno == nil {
-		return nil
-	}
-	tag := imageVersion.FindStringSubmatch(kyverno.Image)
+// versionOf returns the minor version in the tag of an image, or nil.
+func versionOf(image string) *version.Version {
+	tag := imageVersion.FindStringSubmatch(image)
 	if tag == nil {
 		return nil
 	}
@@ -104,20 +91,9 @@ var (
 // ownPolicies are the labels of the policies that the controller has written.
 var ownPolicies = client.MatchingLabels{v1.ManagedByLabel: v1.ManagedBy}
 
-// sharedAnnotation is an annotation of the policies that the singletons of a namespace share.
-const sharedAnnotation = "apps.statefulsingleton.com/namespace"
-
-// policyCount is the number of policies of a kind, and how many of them are shared.
-type policyCount struct{ all, shared int }
-
-// mebibytes returns an upper estimate of the memory that Kyverno needs for the policies as NamespacedMutatingPolicies.
-func (c policyCount) mebibytes() int64 {
-	return int64(kyvernoMiB + (c.all-c.shared)*ownPolicyMiB + c.shared*sharedPolicyMiB)
-}
-
 // checkPolicies checks whether the policies fit the version of Kyverno, and says what to do before an upgrade.
 func checkPolicies(ctx context.Context, in *cluster) (string, error) {
-	_, kyverno, err := kyvernoDeployment(ctx, in)
+	_, image, err := kyvernoDeployment(ctx, in)
 	if err != nil {
 		return "", err
 	}
@@ -130,18 +106,18 @@ func checkPolicies(ctx context.Context, in *cluster) (string, error) {
 		return "", err
 	}
 	found := describe(counts)
-	if wrong := misfit(versionOf(kyverno), written, counts); wrong != "" {
+	if wrong := misfit(versionOf(image), written, counts); wrong != "" {
 		return "", fmt.Errorf("%s. %s. See %s", found, wrong, upgradePage)
 	}
-	return found + hint(written, counts) + memoryHint(kyverno, counts), nil
+	return found + hint(written, counts), nil
 }
 
 // describe returns the numbers of policies as text.
-func describe(counts map[schema.GroupVersionKind]policyCount) string {
+func describe(counts map[schema.GroupVersionKind]int) string {
 	var found []string
 	for _, kind := range policyKinds {
 		if n, served := counts[kind]; served {
-			found = append(found, fmt.Sprintf("%d of kind %s", n.all, kind.Kind))
+			found = append(found, fmt.Sprintf("%d of kind %s", n, kind.Kind))
 		}
 	}
 	if len(found) == 0 {
@@ -151,7 +127,7 @@ func describe(counts map[schema.GroupVersionKind]policyCount) string {
 }
 
 // misfit says why the policies do not work, and what to do. It returns "" if they work. The version of Kyverno can be nil.
-func misfit(kyverno *version.Version, written schema.GroupVersionKind, counts map[schema.GroupVersionKind]policyCount) string {
+func misfit(kyverno *version.Version, written schema.GroupVersionKind, counts map[schema.GroupVersionKind]int) string {
 	_, served := counts[written]
 	next := kyverno != nil && kyverno.AtLeast(withoutClusterPolicies)
 	switch {
@@ -161,42 +137,21 @@ func misfit(kyverno *version.Version, written schema.GroupVersionKind, counts ma
 		return fmt.Sprintf("The controller writes NamespacedMutatingPolicies, which need Kyverno %s: upgrade Kyverno, or set policyKind=ClusterPolicy of the chart", kyvernoVersion)
 	case written == clusterPolicy && (next || !served):
 		return fmt.Sprintf("The controller writes ClusterPolicies, which Kyverno %s rejects: set policyKind=NamespacedMutatingPolicy of the chart", withoutClusterPolicies)
-	case next && counts[clusterPolicy].all > 0:
+	case next && counts[clusterPolicy] > 0:
 		return fmt.Sprintf("ClusterPolicies are left, which Kyverno %s no longer supports. The controller deletes them after a check of the new policies: see condition PolicyInstalled of StatefulSingletons and StatefulSetLocks", withoutClusterPolicies)
 	}
 	return ""
 }
 
 // hint says what to do before an upgrade to Kyverno 1.20.
-func hint(written schema.GroupVersionKind, counts map[schema.GroupVersionKind]policyCount) string {
+func hint(written schema.GroupVersionKind, counts map[schema.GroupVersionKind]int) string {
 	switch {
 	case written == clusterPolicy:
 		return fmt.Sprintf(". Before you upgrade to Kyverno %s, set policyKind=NamespacedMutatingPolicy of the chart: see %s", withoutClusterPolicies, upgradePage)
-	case counts[clusterPolicy].all > 0:
+	case counts[clusterPolicy] > 0:
 		return fmt.Sprintf(". Before you upgrade to Kyverno %s, wait until no ClusterPolicy is left: see %s", withoutClusterPolicies, upgradePage)
 	}
 	return ""
-}
-
-// memoryHint says what to do if Kyverno's memory limit is too small for the policies as NamespacedMutatingPolicies. Kyverno
-// can be nil.
-func memoryHint(kyverno *corev1.Container, counts map[schema.GroupVersionKind]policyCount) string {
-	if kyverno == nil {
-		return ""
-	}
-	limit := kyverno.Resources.Limits.Memory().Value() >> 20
-	most := counts[mutatingPolicy]
-	if now := counts[clusterPolicy]; now.mebibytes() > most.mebibytes() {
-		most = now
-	}
-	if limit == 0 || most.mebibytes() <= limit {
-		return ""
-	}
-	problem := fmt.Sprintf(". With %d NamespacedMutatingPolicies, Kyverno can need %d MiB, and its memory limit is %d MiB: raise the limit", most.all, most.mebibytes(), limit)
-	if most.shared > 0 {
-		return problem
-	}
-	return problem + ", or share policies with policyPer=namespace of the chart"
 }
 
 // writtenKind returns the kind of policies that the controller writes, by the argument of its Deployment. It is empty if
@@ -217,8 +172,8 @@ func writtenKind(ctx context.Context, in *cluster) (schema.GroupVersionKind, err
 }
 
 // countPolicies returns the number of policies of each served kind that the controller has written.
-func countPolicies(ctx context.Context, in *cluster) (map[schema.GroupVersionKind]policyCount, error) {
-	counts := map[schema.GroupVersionKind]policyCount{}
+func countPolicies(ctx context.Context, in *cluster) (map[schema.GroupVersionKind]int, error) {
+	counts := map[schema.GroupVersionKind]int{}
 	for _, kind := range policyKinds {
 		var list metav1.PartialObjectMetadataList
 		list.SetGroupVersionKind(kind)
@@ -229,13 +184,7 @@ func countPolicies(ctx context.Context, in *cluster) (map[schema.GroupVersionKin
 		if err != nil {
 			return nil, err
 		}
-		count := policyCount{all: len(list.Items)}
-		for i := range list.Items {
-			if list.Items[i].Annotations[sharedAnnotation] != "" {
-				count.shared++
-			}
-		}
-		counts[kind] = count
+		counts[kind] = len(list.Items)
 	}
 	return counts, nil
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,7 +15,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
-// The plugin does not import package policies, but knows its kinds and its annotation of shared policies.
+// The plugin does not import package policies, but knows its kinds.
 func TestPolicyKinds(t *testing.T) {
 	var want []schema.GroupVersionKind
 	for _, kind := range policies.Kinds {
@@ -24,9 +23,6 @@ func TestPolicyKinds(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, policyKinds); diff != "" {
 		t.Errorf("kinds (-want +got):\n%s", diff)
-	}
-	if sharedAnnotation != policies.NamespaceAnnotation {
-		t.Errorf("shared policies have annotation %s, want %s", sharedAnnotation, policies.NamespaceAnnotation)
 	}
 }
 
@@ -52,8 +48,6 @@ func TestCheckPolicies(t *testing.T) {
 		"ClusterPolicies with 1.18":   {"v1.18.2", "ClusterPolicy", 2, 0, answers{}, "ok " + both(2, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see, "FAILED image kyverno:v1.18.2 is not supported: install Kyverno 1.19"},
 		"in the middle of the change": {"v1.19.1", "NamespacedMutatingPolicy", 1, 2, answers{}, "ok " + both(1, 2) + ". Before you upgrade to Kyverno 1.20, wait until no ClusterPolicy is left: s" + see, ""},
 		"changed":                     {"v1.19.1", "NamespacedMutatingPolicy", 0, 2, answers{}, "ok " + both(0, 2), ""},
-		"changed, too large":          {"v1.19.1", "NamespacedMutatingPolicy", 0, 60, answers{}, "ok " + both(0, 60) + ". With 60 NamespacedMutatingPolicies, Kyverno can need 390 MiB, and its memory limit is 384 MiB: raise the limit, or share policies with policyPer=namespace of the chart", ""},
-		"too many to change":          {"v1.19.1", "ClusterPolicy", 60, 0, answers{}, "ok " + both(60, 0) + ". Before you upgrade to Kyverno 1.20, " + setKind + ": s" + see + ". With 60 NamespacedMutatingPolicies, Kyverno can need 390 MiB, and its memory limit is 384 MiB: raise the limit, or share policies with policyPer=namespace of the chart", ""},
 		"changed, 1.20":               {"v1.20.0-rc.1", "NamespacedMutatingPolicy", 0, 2, answers{}, "ok " + both(0, 2), "ok image kyverno:v1.20.0-rc.1, 1 available. StatefulSingleton is not tested with this version: s" + see},
 		"changed, 1.21":               {"v1.21.0", "NamespacedMutatingPolicy", 0, 2, answers{unserved: []string{"ClusterPolicy"}}, "ok 2 of kind NamespacedMutatingPolicy", "ok image kyverno:v1.21.0, 1 available. StatefulSingleton is not tested with this version: s" + see},
 		"ClusterPolicies with 1.20":   {"v1.20.0", "ClusterPolicy", 2, 0, answers{}, "FAILED " + both(2, 0) + ". The controller writes ClusterPolicies, which Kyverno 1.20 rejects: " + setKind + ". S" + see, ""},
@@ -68,48 +62,14 @@ func TestCheckPolicies(t *testing.T) {
 			s := newStage(t, "kyverno-down", tc.answers)
 			s.deployKyverno(t, tc.kyverno)
 			s.deployController(t, tc.written)
-			s.createPolicies(t, clusterPolicy, tc.cluster, nil)
-			s.createPolicies(t, mutatingPolicy, tc.mutating, nil)
+			s.createPolicies(t, clusterPolicy, tc.cluster)
+			s.createPolicies(t, mutatingPolicy, tc.mutating)
 			_ = s.run(t.Context(), "check") // the guards are not installed
 			if diff := cmp.Diff(tc.want, row(s.out.String(), "policies")); diff != "" {
 				t.Errorf("policies (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tc.wantKyverno, row(s.out.String(), "Kyverno")); tc.wantKyverno != "" && diff != "" {
 				t.Errorf("Kyverno (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// check compares the memory limit of Kyverno with the policies. A shared policy needs more memory than another.
-func TestCheckMemory(t *testing.T) {
-	needs := func(policies, mebibytes int) string {
-		return fmt.Sprintf(". With %d NamespacedMutatingPolicies, Kyverno can need %d MiB, and its memory limit is 384 MiB: raise the limit", policies, mebibytes)
-	}
-	const share = ", or share policies with policyPer=namespace of the chart"
-	tests := map[string]struct {
-		kind        schema.GroupVersionKind
-		own, shared int
-		want        string
-	}{
-		"as many as fit":             {mutatingPolicy, 58, 0, ""},
-		"too many":                   {mutatingPolicy, 59, 0, needs(59, 386) + share},
-		"shared, as many as fit":     {mutatingPolicy, 0, 18, ""},
-		"shared, too many":           {mutatingPolicy, 0, 19, needs(19, 397)},
-		"both, too many":             {mutatingPolicy, 30, 9, needs(39, 387)},
-		"shared, too many to change": {clusterPolicy, 0, 19, needs(19, 397)},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t, "kyverno-down", answers{})
-			s.deployKyverno(t, "v1.19.1")
-			s.deployController(t, tc.kind.Kind)
-			s.createPolicies(t, tc.kind, tc.own, nil)
-			s.createPolicies(t, tc.kind, tc.shared, map[string]string{sharedAnnotation: "prod"})
-			_ = s.run(t.Context(), "check") // the guards are not installed
-			_, hint, _ := strings.Cut(row(s.out.String(), "policies"), ". With ")
-			if diff := cmp.Diff(strings.TrimPrefix(tc.want, ". With "), hint); diff != "" {
-				t.Errorf("memory (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -132,8 +92,7 @@ func (s *stage) deployKyverno(t *testing.T, version string) {
 	if err := s.Get(t.Context(), client.ObjectKey{Namespace: "kyverno", Name: "kyverno-admission-controller"}, d); err != nil {
 		t.Fatal(err)
 	}
-	c := &d.Spec.Template.Spec.Containers[0]
-	c.Image, c.Resources.Limits = "kyverno:"+version, corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("384Mi")}
+	d.Spec.Template.Spec.Containers[0].Image = "kyverno:" + version
 	if err := s.Update(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
@@ -156,13 +115,11 @@ func (s *stage) deployController(t *testing.T, kind string) {
 	}
 }
 
-// createPolicies creates policies of the controller with the annotations.
-func (s *stage) createPolicies(t *testing.T, kind schema.GroupVersionKind, count int, annotations map[string]string) {
+// createPolicies creates policies of the controller.
+func (s *stage) createPolicies(t *testing.T, kind schema.GroupVersionKind, count int) {
 	t.Helper()
 	for i := range count {
-		policy := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("stfs-%d-%d", len(annotations), i), Labels: ownPolicies, Annotations: annotations,
-		}}
+		policy := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("stfs-%d", i), Labels: ownPolicies}}
 		policy.SetGroupVersionKind(kind)
 		if err := s.Create(t.Context(), policy); err != nil {
 			t.Fatal(err)
