@@ -6,17 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 func (c commands) attestCommand() *cobra.Command {
@@ -38,9 +32,9 @@ termination. attest asks for confirmation.`,
 
   # In a script, without confirmation
   kubectl stfs attest db 0e8c6d0a-6c2b-4c55-9d6c-6a0f2f4f7f10 -n prod --yes`,
-		Args: takes(2, 2), ValidArgsFunction: c.completeNameAndUID,
+		Args: takes(2, 2), ValidArgsFunction: c.completeName,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
-			s, err := in.lookAt(ctx, args[0])
+			s, err := in.lookAtSingleton(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -55,13 +49,10 @@ func (c commands) attest(ctx context.Context, in *cluster, s view, uid string, s
 	if uid == "" {
 		return fmt.Errorf("the uid is empty. To show the pod that the StatefulSingleton waits for, and its uid, run: %s", s.kubectl("stfs explain %s", s.Singleton.Name))
 	}
-	attested := s.Singleton.DeepCopy()
-	metav1.SetMetaDataAnnotation(&attested.ObjectMeta, v1.AttestAnnotation, uid)
-	for _, step := range s.decide(attested, c.clock.Now()).Steps {
-		if attestation, ok := step.(handoff.TakeAttestation); ok {
-			return errors.New(cmp.Or(in.amended(attestation.Refused), fmt.Sprintf("the termination of the pod with uid %s is already proven, so no attestation is needed. To show the status, run: %s",
-				uid, s.kubectl("stfs status %s", s.Singleton.Name))))
-		}
+	attested, taken := s.attested(types.UID(uid), c.clock.Now())
+	if taken != nil {
+		return errors.New(cmp.Or(in.amended(taken.Refused), fmt.Sprintf("the termination of the pod with uid %s is already proven, so no attestation is needed. To show the status, run: %s",
+			uid, s.kubectl("stfs status %s", s.Singleton.Name))))
 	}
 	if !sure {
 		if err := c.makeSure(s, uid); err != nil {
@@ -91,21 +82,4 @@ To confirm, type the name of the pod: `, name, fullName(s.Singleton))
 		return fmt.Errorf("the typed name is not %s, so nothing was changed. To attest, run the command again and type the name of the pod", name)
 	}
 	return nil
-}
-
-// podName returns the name of the pod with the UID, which exists or is recorded.
-func (s view) podName(uid string) string {
-	if pod := s.pod(types.UID(uid)); pod != nil {
-		return pod.Name
-	}
-	return s.Singleton.Status.ActivePod
-}
-
-// pod returns the pod with the UID, or nil.
-func (s view) pod(uid types.UID) *corev1.Pod {
-	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == uid })
-	if i < 0 {
-		return nil
-	}
-	return &s.Pods[i]
 }

@@ -208,8 +208,8 @@ type permission struct {
 // permissions are the permissions that commands need.
 var permissions = []commandPermissions{
 	{"status, explain", []permission{
-		{v1.GroupVersion.Group, "statefulsingletons", []string{"get", "list", "watch"}},
-		{"", "pods", []string{"get", "list", "watch"}},
+		{v1.GroupVersion.Group, "statefulsingletons", []string{"get", "list"}},
+		{"", "pods", []string{"get", "list"}},
 		{"", "persistentvolumeclaims", []string{"get"}},
 		{"apps", "deployments", []string{"get"}},
 		{"apps", "replicasets", []string{"get"}},
@@ -218,7 +218,7 @@ var permissions = []commandPermissions{
 	}},
 	{"inject", []permission{{"", "pods", []string{"create"}}}},
 	{"rollout", []permission{
-		{v1.GroupVersion.Group, "statefulclusters", []string{"get", "list", "watch", "patch"}},
+		{v1.GroupVersion.Group, "statefulclusters", []string{"get", "list", "patch"}},
 		{"apps", "controllerrevisions", []string{"list"}},
 	}},
 	{"handover, attest", []permission{{v1.GroupVersion.Group, "statefulsingletons", []string{"patch"}}}},

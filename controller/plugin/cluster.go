@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +30,7 @@ import (
 
 // cluster is the cluster of the commands, with the permissions of the user.
 type cluster struct {
-	client.WithWatch
+	client.Client
 	// namespace is the value of --namespace, or the namespace of the context.
 	namespace string
 	// named: the user set --namespace.
@@ -55,7 +56,7 @@ func connect(flags kubectlFlags, warnings io.Writer) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	c, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
@@ -63,7 +64,7 @@ func connect(flags kubectlFlags, warnings io.Writer) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	return &cluster{WithWatch: c, namespace: namespace, named: named, where: flags.where(), serverVersion: served.ServerVersion}, nil
+	return &cluster{Client: c, namespace: namespace, named: named, where: flags.where(), serverVersion: served.ServerVersion}, nil
 }
 
 // newScheme returns a scheme with the kinds that the commands read and write.
@@ -123,14 +124,8 @@ func (c *cluster) find(ctx context.Context, name string, o client.Object, existi
 	if err != nil {
 		return err
 	}
-	if err := c.List(ctx, existing, client.InNamespace(c.namespace)); err != nil {
-		return err
-	}
-	var names []string
-	if err := meta.EachListItem(existing, func(o runtime.Object) error {
-		names = append(names, o.(client.Object).GetName())
-		return nil
-	}); err != nil {
+	names, err := c.names(ctx, existing, c.namespace)
+	if err != nil {
 		return err
 	}
 	if len(names) == 0 {
@@ -139,29 +134,28 @@ func (c *cluster) find(ctx context.Context, name string, o client.Object, existi
 	return fmt.Errorf("%s %s does not exist in namespace %s. The namespace has: %s", gvk.Kind, name, c.namespace, strings.Join(names, ", "))
 }
 
-// findSingleton is find for a StatefulSingleton.
-func (c *cluster) findSingleton(ctx context.Context, name string) (*v1.StatefulSingleton, error) {
-	singleton := &v1.StatefulSingleton{}
-	return singleton, c.find(ctx, name, singleton, &v1.StatefulSingletonList{})
+// names returns the names of the objects of a kind in a namespace.
+func (c *cluster) names(ctx context.Context, list client.ObjectList, namespace string) (names []string, err error) {
+	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		names = append(names, o.(client.Object).GetName())
+		return nil
+	})
+	return names, err
 }
 
-// list reads the singletons of a namespace, or of all namespaces.
-func (c *cluster) list(ctx context.Context, namespace string) ([]v1.StatefulSingleton, error) {
-	var singletons v1.StatefulSingletonList
-	err := c.List(ctx, &singletons, client.InNamespace(namespace))
-	return singletons.Items, err
+// observed is a StatefulSingleton or a StatefulSetLock with its Snapshot, as the controller reads it.
+type observed interface {
+	status(now time.Time) Status
+	explanation(now time.Time) explanation
 }
 
-// view is a singleton with its Snapshot, as the controller reads it.
-type view struct {
-	handoff.Snapshot
-	place
-}
-
-// place is where an object was read, for the commands that are printed.
+// place names an object and says where it was read, for the texts and the commands that are printed.
 type place struct {
-	in        *cluster
-	namespace string
+	in                    *cluster
+	kind, namespace, name string
 	// hidden is what the user cannot read. A decision or a message that depends on it can differ from the controller's.
 	hidden string
 }
@@ -171,6 +165,34 @@ func (p place) kubectl(format string, args ...any) string {
 	return p.in.kubectl("%s -n %s", fmt.Sprintf(format, args...), p.namespace)
 }
 
+// lookAt reads the object of an argument such as db or lock/db.
+func (c *cluster) lookAt(ctx context.Context, arg string) (observed, error) {
+	name, isLock := lockName(arg)
+	if !isLock {
+		return c.lookAtSingleton(ctx, arg)
+	}
+	lock := &v1.StatefulSetLock{}
+	if err := c.find(ctx, name, lock, &v1.StatefulSetLockList{}); err != nil {
+		return nil, err
+	}
+	return c.lookAtLock(ctx, lock)
+}
+
+func (c *cluster) lookAtLock(ctx context.Context, lock *v1.StatefulSetLock) (lockView, error) {
+	reader := &hiding{Reader: c}
+	snapshot, err := observe.Observer{Client: reader, Live: reader}.ObserveLock(ctx, lock)
+	return lockView{snapshot, place{c, "StatefulSetLock", lock.Namespace, lock.Name, reader.hidden()}}, err
+}
+
+// lookAtSingleton reads the singleton with the name.
+func (c *cluster) lookAtSingleton(ctx context.Context, name string) (view, error) {
+	singleton := &v1.StatefulSingleton{}
+	if err := c.find(ctx, name, singleton, &v1.StatefulSingletonList{}); err != nil {
+		return view{}, err
+	}
+	return c.look(ctx, singleton)
+}
+
 // look reads the Snapshot of a singleton. If the user cannot read nodes, look assumes that nodes are Ready.
 func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (view, error) {
 	reader := &hiding{Reader: c}
@@ -178,7 +200,7 @@ func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (vi
 	if reader.nodes.Load() {
 		assumeReady(&snapshot)
 	}
-	return view{snapshot, place{c, singleton.Namespace, reader.hidden()}}, err
+	return view{snapshot, place{c, "StatefulSingleton", singleton.Namespace, singleton.Name, reader.hidden()}}, err
 }
 
 // assumeReady adds a Ready node for each pod that is not terminating, if the user cannot read nodes. Otherwise, the
@@ -192,15 +214,6 @@ func assumeReady(s *handoff.Snapshot) {
 			}
 		}
 	}
-}
-
-// lookAt is look for the singleton with the name.
-func (c *cluster) lookAt(ctx context.Context, name string) (view, error) {
-	singleton, err := c.findSingleton(ctx, name)
-	if err != nil {
-		return view{}, err
-	}
-	return c.look(ctx, singleton)
 }
 
 // hiding reports a node or a Lease as not found if the user cannot read nodes or Leases. Many users have access to one namespace

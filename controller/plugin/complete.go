@@ -10,8 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -19,9 +18,7 @@ import (
 
 // completeName completes the names of the singletons in the namespace.
 func (c commands) completeName(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.completeFirst(cmd, args, typed, "", &v1.StatefulSingletonList{}, func(o runtime.Object) string {
-		return string(o.(*v1.StatefulSingleton).Status.Phase)
-	})
+	return c.completeFirst(cmd.Context(), args, typed, "", &v1.StatefulSingletonList{})
 }
 
 // completeNameOrLock is completeName, and also completes the names of the StatefulSetLocks after lock/.
@@ -30,51 +27,29 @@ func (c commands) completeNameOrLock(cmd *cobra.Command, args []string, typed st
 	if !strings.HasPrefix(typed, prefix) {
 		return c.completeName(cmd, args, typed)
 	}
-	return c.completeFirst(cmd, args, typed, prefix, &v1.StatefulSetLockList{}, func(o runtime.Object) string {
-		return o.(*v1.StatefulSetLock).Status.WriterPod
-	})
+	return c.completeFirst(cmd.Context(), args, typed, prefix, &v1.StatefulSetLockList{})
 }
 
 // completeCluster completes the names of the StatefulClusters after stc/.
 func (c commands) completeCluster(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.completeFirst(cmd, args, typed, "stc/", &v1.StatefulClusterList{}, func(o runtime.Object) string {
-		return o.(*v1.StatefulCluster).Status.UpdateRevision
-	})
+	return c.completeFirst(cmd.Context(), args, typed, "stc/", &v1.StatefulClusterList{})
 }
 
-// completeFirst completes the first argument with the names of the objects of a kind, after a prefix.
-func (c commands) completeFirst(cmd *cobra.Command, args []string, typed, prefix string, list client.ObjectList, describe func(runtime.Object) string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// completeFirst completes the first argument with the names of the objects of a kind in the namespace, after a prefix.
+func (c commands) completeFirst(ctx context.Context, args []string, typed, prefix string, list client.ObjectList) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) (offers []cobra.Completion, err error) {
-		if err := in.List(ctx, list, client.InNamespace(in.namespace)); err != nil {
-			return nil, err
-		}
-		err = meta.EachListItem(list, func(o runtime.Object) error {
-			offers = append(offers, cobra.CompletionWithDesc(prefix+o.(client.Object).GetName(), describe(o)))
-			return nil
-		})
-		return beginningWith(typed, offers), err
-	})
+	return c.complete(ctx, typed, prefix, list, func(in *cluster) string { return in.namespace })
 }
 
-// completeNameAndUID is completeName, and then completes the UID of the recorded holder.
-func (c commands) completeNameAndUID(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) != 1 {
-		return c.completeName(cmd, args, typed)
-	}
-	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) ([]cobra.Completion, error) {
-		s, err := in.findSingleton(ctx, args[0])
-		if err != nil || s.Status.ActivePodUID == "" {
-			return nil, err
-		}
-		return []cobra.Completion{cobra.CompletionWithDesc(string(s.Status.ActivePodUID), "pod "+s.Status.ActivePod)}, nil
-	})
+// completeNamespace completes the namespaces of the cluster.
+func (c commands) completeNamespace(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return c.complete(cmd.Context(), typed, "", &corev1.NamespaceList{}, func(*cluster) string { return metav1.NamespaceAll })
 }
 
-// complete reads completions from the cluster. The time limit is short, because the user waits after a key press.
-func (c commands) complete(ctx context.Context, offer func(context.Context, *cluster) ([]cobra.Completion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
+// complete returns the names of the objects of a kind. The time limit is short, because the user waits after a key press.
+func (c commands) complete(ctx context.Context, typed, prefix string, list client.ObjectList, namespace func(*cluster) string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const timeLimit = 3 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
@@ -82,24 +57,14 @@ func (c commands) complete(ctx context.Context, offer func(context.Context, *clu
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	offers, err := offer(ctx, in)
+	names, err := in.names(ctx, list, namespace(in))
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	return offers, cobra.ShellCompDirectiveNoFileComp
-}
-
-// completeNamespace completes the namespaces of the cluster.
-func (c commands) completeNamespace(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.complete(cmd.Context(), func(ctx context.Context, in *cluster) ([]cobra.Completion, error) {
-		var namespaces corev1.NamespaceList
-		err := in.List(ctx, &namespaces)
-		names := make([]string, len(namespaces.Items))
-		for i := range namespaces.Items {
-			names[i] = namespaces.Items[i].Name
-		}
-		return beginningWith(typed, names), err
-	})
+	for i := range names {
+		names[i] = prefix + names[i]
+	}
+	return beginningWith(typed, names), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeContext completes the contexts of the kubeconfig.

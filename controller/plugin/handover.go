@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 func (c commands) handoverCommand() *cobra.Command {
@@ -28,7 +27,7 @@ handover writes nothing and fails with the reason.`,
   kubectl stfs status db -n prod -w`,
 		Args: takes(1, 1), ValidArgsFunction: c.completeName,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
-			s, err := in.lookAt(ctx, args[0])
+			s, err := in.lookAtSingleton(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -57,11 +56,4 @@ func (c commands) handover(ctx context.Context, in *cluster, s view) error {
 	}
 	return c.print("StatefulSingleton %s: the controller replaces pod %s when another pod is warm. To follow the handoff, run: %s\n",
 		fullName(s.Singleton), s.Singleton.Status.ActivePod, s.kubectl("stfs status %s -w", s.Singleton.Name))
-}
-
-// decide returns the controller's plan for the given singleton.
-func (s view) decide(singleton *v1.StatefulSingleton, now time.Time) handoff.Plan {
-	snapshot := s.Snapshot
-	snapshot.Singleton = singleton
-	return handoff.Decide(snapshot, now)
 }

@@ -144,10 +144,11 @@ func (c commands) injectOne(ctx context.Context, in *cluster, is candidate, outp
 		return fmt.Errorf("the manifest has namespace %s, and -n is %s. Leave out -n, or remove the namespace from the manifest", is.pod.Namespace, in.namespace)
 	}
 	is.pod.Namespace = cmp.Or(is.pod.Namespace, in.namespace)
-	singletons, err := in.list(ctx, is.pod.Namespace)
-	if err != nil {
+	var existing v1.StatefulSingletonList
+	if err := in.List(ctx, &existing, client.InNamespace(is.pod.Namespace)); err != nil {
 		return err
 	}
+	singletons := existing.Items
 	selecting := slices.DeleteFunc(slices.Clone(singletons), func(s v1.StatefulSingleton) bool { return !selects(&s, is.pod) })
 	if err := in.Create(ctx, is.pod, client.DryRunAll); err != nil {
 		return fmt.Errorf("the API server rejects the new pod: %w.%s", err, in.policyHint(selecting))

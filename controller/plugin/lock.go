@@ -1,20 +1,14 @@
 package plugin
 
 import (
-	"context"
-	"fmt"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
-	"github.com/statefulsingleton/statefulsingleton/controller/observe"
-	"github.com/statefulsingleton/statefulsingleton/controller/proof"
 )
 
 // Roles of pods of a StatefulSetLock in the output.
@@ -22,43 +16,6 @@ const (
 	writer = "Writer"
 	reader = "Reader"
 )
-
-// LockStatus is the output of `kubectl stfs status lock/NAME -o json` for one StatefulSetLock. Fields can be added, but are
-// never renamed or removed.
-type LockStatus struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// StatefulSet is spec.statefulSetName.
-	StatefulSet string `json:"statefulSet"`
-	// Fencing is spec.fencing.
-	Fencing v1.LockFencing `json:"fencing"`
-	// Epoch is the epoch of the writer, or of the last writer.
-	Epoch int64 `json:"epoch"`
-	// Message describes the state. If nothing continues without a person, the message says what to do.
-	Message string `json:"message"`
-	// Deleting: the StatefulSetLock is being deleted.
-	Deleting bool `json:"deleting,omitempty"`
-	// Pods are the pods of the StatefulSet, in the order of their ordinals.
-	Pods []LockPod `json:"pods"`
-	// LastTransition is status.lastTransition.
-	LastTransition *v1.TenureTransition `json:"lastTransition,omitempty"`
-	// Conditions are status.conditions.
-	Conditions []metav1.Condition `json:"conditions"`
-}
-
-// LockPod is a pod of a StatefulSetLock.
-type LockPod struct {
-	Name string `json:"name"`
-	// Role is Writer for the recorded writer, and Reader for other pods.
-	Role string `json:"role"`
-	Node string `json:"node,omitempty"`
-	// Ready is the condition Ready.
-	Ready bool `json:"ready"`
-	// Stopping: the pod is terminating.
-	Stopping bool `json:"stopping,omitempty"`
-	// Gone: the record names the pod, but the pod does not exist.
-	Gone bool `json:"gone,omitempty"`
-}
 
 // lockName returns the name of a StatefulSetLock in an argument such as lock/db or ssl/db.
 func lockName(arg string) (name string, ok bool) {
@@ -72,32 +29,13 @@ type lockView struct {
 	place
 }
 
-// locks reads the StatefulSetLocks of a namespace, or of all namespaces.
-func (c *cluster) locks(ctx context.Context, namespace string) ([]v1.StatefulSetLock, error) {
-	var locks v1.StatefulSetLockList
-	err := c.List(ctx, &locks, client.InNamespace(namespace))
-	return locks.Items, err
-}
-
-// findLock is find for a StatefulSetLock.
-func (c *cluster) findLock(ctx context.Context, name string) (*v1.StatefulSetLock, error) {
-	lock := &v1.StatefulSetLock{}
-	return lock, c.find(ctx, name, lock, &v1.StatefulSetLockList{})
-}
-
-func (c *cluster) lookAtLock(ctx context.Context, lock *v1.StatefulSetLock) (lockView, error) {
-	reader := &hiding{Reader: c}
-	snapshot, err := observe.Observer{Client: reader, Live: reader}.ObserveLock(ctx, lock)
-	return lockView{snapshot, place{c, lock.Namespace, reader.hidden()}}, err
-}
-
-func (s lockView) status() LockStatus {
+// status implements observed.
+func (s lockView) status(time.Time) Status {
 	lock := s.Lock
-	status := LockStatus{
-		Namespace: lock.Namespace, Name: lock.Name, StatefulSet: lock.Spec.StatefulSetName, Fencing: lock.Spec.Fencing,
+	status := Status{
+		kind: s.kind, Namespace: lock.Namespace, Name: lock.Name, StatefulSet: lock.Spec.StatefulSetName, Fencing: lock.Spec.Fencing,
 		Epoch: lock.Status.Epoch, Message: lock.Status.Message, Deleting: !lock.DeletionTimestamp.IsZero(),
-		Pods: []LockPod{}, LastTransition: lock.Status.LastTransition,
-		Conditions: append([]metav1.Condition{}, lock.Status.Conditions...),
+		Pods: []Pod{}, Conditions: append([]metav1.Condition{}, lock.Status.Conditions...),
 	}
 	uid, known := lock.Status.WriterPodUID, false
 	for _, pod := range tenure.InOrder(s.Snapshot) {
@@ -105,80 +43,22 @@ func (s lockView) status() LockStatus {
 		if pod.UID == uid {
 			role, known = writer, true
 		}
-		status.Pods = append(status.Pods, LockPod{
-			Name: pod.Name, Role: role, Node: pod.Spec.NodeName, Ready: proof.IsTrue(pod, corev1.PodReady), Stopping: pod.DeletionTimestamp != nil,
-		})
+		status.Pods = append(status.Pods, podOf(pod, role, ""))
 	}
 	if uid != "" && !known {
-		status.Pods = append(status.Pods, LockPod{Name: lock.Status.WriterPod, Role: writer, Node: lock.Status.WriterNode, Gone: true})
+		status.Pods = append(status.Pods, Pod{Name: lock.Status.WriterPod, UID: uid, Role: writer, Node: lock.Status.WriterNode, Gone: true})
+	}
+	if t := lock.Status.LastTransition; t != nil {
+		status.LastTransition, status.change = t, change{cause: string(t.Cause), from: t.From, to: t.To, proof: t.Proof}
 	}
 	return status
 }
 
-// text returns the status of the lock as text.
-func (s *LockStatus) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "StatefulSetLock %s/%s: StatefulSet %s, fencing %s, epoch %d\n", s.Namespace, s.Name, s.StatefulSet, s.Fencing, s.Epoch)
-	b.WriteString(messageText("StatefulSetLock", s.Deleting, s.Message))
-	b.WriteString(podsText(s.Pods, func(p LockPod) []string { return []string{p.Name, p.Role, p.Node, p.state()} }))
-	b.WriteString(conditionsText(s.Conditions, []string{v1.ConditionReady, v1.ConditionFenced, v1.ConditionPolicyInstalled}, s.Message))
-	if t := s.LastTransition; t != nil {
-		fmt.Fprintf(&b, "\nLast change of the writer: %s\n", inWords(string(t.Cause), t.From, t.To, "writer", t.Proof))
-	}
-	return b.String()
-}
-
-func (p LockPod) state() string {
-	switch {
-	case p.Gone:
-		return "gone"
-	case p.Stopping:
-		return "terminating"
-	case p.Ready:
-		return "Ready"
-	}
-	return "not Ready"
-}
-
-// lockTable returns one line for each lock, with a column of namespaces if needed.
-func lockTable(locks []LockStatus, namespace string) string {
-	return columnsIn(namespace, func(row func(cells ...string)) {
-		row("NAMESPACE", "LOCK", "STATEFULSET", "WRITER", "EPOCH", "FENCING", "LAST CHANGE", "MESSAGE")
-		for i := range locks {
-			s := &locks[i]
-			row(s.Namespace, s.Name, s.StatefulSet, s.writer(), fmt.Sprint(s.Epoch), string(s.Fencing), s.lastChange(), s.Message)
-		}
-	})
-}
-
-func (s *LockStatus) writer() string {
-	for _, pod := range s.Pods {
-		if pod.Role == writer {
-			return nameAndState(pod.Name, pod.state())
-		}
-	}
-	return "-"
-}
-
-func (s *LockStatus) lastChange() string {
-	if s.LastTransition == nil {
-		return "-"
-	}
-	return string(s.LastTransition.Cause)
-}
-
-// explainLock explains the state of the lock at the time now.
-func explainLock(s lockView, now time.Time) string {
-	e := s.explanation(now)
-	if !e.refused && s.Lock.DeletionTimestamp.IsZero() {
-		e.addPolicy(s.place, s.Lock.Status.Conditions, "become readers")
-	}
-	return e.text("StatefulSetLock " + fullName(s.Lock))
-}
-
+// explanation implements observed.
 func (s lockView) explanation(now time.Time) explanation {
 	if !s.Lock.DeletionTimestamp.IsZero() {
-		return s.deleting()
+		_, message := tenure.Finalize(s.Snapshot)
+		return s.explainDeletion(message, "ssl")
 	}
 	reported := meta.FindStatusCondition(s.Lock.Status.Conditions, v1.ConditionReady)
 	status, stale := s.Lock.Status, reported == nil
@@ -188,7 +68,8 @@ func (s lockView) explanation(now time.Time) explanation {
 		status = plan.Status
 		stale = reported == nil || reported.Reason != string(plan.Outcome)
 	}
-	e := explanation{headline: "is not Ready"}
+	e := explanation{place: s.place, headline: "is not Ready"}
+	newPods := "become readers"
 	if is := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); is != nil {
 		if is.Status == metav1.ConditionTrue {
 			e.headline = "is Ready"
@@ -196,29 +77,14 @@ func (s lockView) explanation(now time.Time) explanation {
 		e.headline += ": " + is.Reason
 		e.texts = append(e.texts, s.in.amended(status.Message))
 		e.helps = s.helps(tenure.Outcome(is.Reason))
-		e.refused = tenure.Outcome(is.Reason).Refused()
+		if tenure.Outcome(is.Reason).Refused() { // the lock has no policy, and needs none
+			newPods = ""
+		}
 	}
 	if fenced := meta.FindStatusCondition(status.Conditions, v1.ConditionFenced); fenced != nil && fenced.Status != metav1.ConditionTrue {
 		e.texts = append(e.texts, "Fencing: "+fenced.Message)
 	}
-	e.addCaveats(s.place, "StatefulSetLock", stale)
-	return e
-}
-
-func (s lockView) deleting() explanation {
-	e := explanation{headline: "is being deleted"}
-	if s.hidden != "" {
-		e.texts = []string{hiddenMessage("StatefulSetLock", s.hidden)}
-		e.helps = []help{{"show the status", s.kubectl("describe ssl %s", s.Lock.Name)}}
-		return e
-	}
-	_, message := tenure.Finalize(s.Snapshot)
-	if message == "" {
-		e.texts = []string{deletedSoonMessage("StatefulSetLock")}
-		e.helps = []help{s.check()}
-		return e
-	}
-	e.texts = []string{s.in.amended(message)}
+	e.addCaveats(stale, s.Lock.Status.Conditions, newPods)
 	return e
 }
 

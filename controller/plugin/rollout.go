@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
@@ -58,41 +57,29 @@ person must act, or if the rollout takes longer than --timeout.`,
 	return cmd
 }
 
-// errComplete ends the watch of a rollout.
-var errComplete = errors.New("the rollout is complete")
-
 func (c commands) rolloutStatus(ctx context.Context, in *cluster, arg string, watch bool, timeout time.Duration) error {
 	if timeout > 0 {
 		limited, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		ctx = limited
 	}
-	last := ""
-	show := func() error {
+	last, complete := "", false
+	err := follow(ctx, func(ctx context.Context) (done bool, err error) {
 		o, err := in.findCluster(ctx, arg)
 		if err != nil {
-			return err
+			return false, err
 		}
-		text, complete, err := rolloutState(o)
-		if err != nil {
-			return errors.New(in.amended(err.Error()))
+		text := ""
+		if text, complete, err = rolloutState(o); err != nil {
+			return false, errors.New(in.amended(err.Error()))
 		}
 		if text != last {
-			if err := c.print("%s\n", text); err != nil {
-				return err
-			}
+			err = c.print("%s\n", text)
 		}
 		last = text
-		if complete || !watch {
-			return errComplete
-		}
-		return nil
-	}
-	err := in.follow(ctx, in.namespace, clusterChanges, show)
-	switch {
-	case errors.Is(err, errComplete):
-		return nil
-	case err == nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return complete || !watch, err
+	})
+	if !complete && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("the rollout is not complete after %s: %s. To show the pods, run: %s", timeout, last, in.kubectl("get pods -n %s -l %s=%s", in.namespace, v1.ClusterLabel, nameOf(arg)))
 	}
 	return err
@@ -113,38 +100,23 @@ func rolloutState(o *v1.StatefulCluster) (text string, complete bool, err error)
 }
 
 func (c commands) rolloutHistoryCommand() *cobra.Command {
-	number := int64(0)
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "history stc/NAME",
 		Short: "List the revisions of the template",
-		Long: `history lists the revisions of the template that still exist, the number of pods with each revision, and the images.
-With --revision, it prints the template of one revision.`,
-		Example: `  kubectl stfs rollout history stc/db
-  kubectl stfs rollout history stc/db --revision=2`,
-		Args: takes(1, 1), ValidArgsFunction: c.completeCluster,
+		Long: `history lists the revisions of the template that still exist, the number of pods with each revision, and the images. Each
+revision is a ControllerRevision.`,
+		Example: `  kubectl stfs rollout history stc/db`,
+		Args:    takes(1, 1), ValidArgsFunction: c.completeCluster,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
-			return c.rolloutHistory(ctx, in, args[0], number)
+			return c.rolloutHistory(ctx, in, args[0])
 		}),
 	}
-	cmd.Flags().Int64Var(&number, "revision", 0, "print the template of this revision")
-	return cmd
 }
 
-func (c commands) rolloutHistory(ctx context.Context, in *cluster, arg string, number int64) error {
+func (c commands) rolloutHistory(ctx context.Context, in *cluster, arg string) error {
 	o, revisions, err := in.history(ctx, arg)
 	if err != nil {
 		return err
-	}
-	if number != 0 {
-		revision, err := in.revision(o, revisions, number)
-		if err != nil {
-			return err
-		}
-		text, err := yaml.JSONToYAML(revision.Data.Raw)
-		if err != nil {
-			return fmt.Errorf("read revision %s: %w", revision.Name, err)
-		}
-		return c.print("%s", text)
 	}
 	return c.print("%s", columns(func(row func(cells ...string)) {
 		row("REVISION", "NAME", "PODS", "IMAGES")
@@ -202,15 +174,16 @@ func (c commands) rolloutUndo(ctx context.Context, in *cluster, arg string, numb
 		}
 		number = revisions[len(revisions)-2].Revision
 	}
-	revision, err := in.revision(o, revisions, number)
-	if err != nil {
-		return err
+	i := slices.IndexFunc(revisions, func(r appsv1.ControllerRevision) bool { return r.Revision == number })
+	if i < 0 {
+		return fmt.Errorf("StatefulCluster %s has no revision %d. To list the revisions, run: %s", fullName(o), number, in.kubectl("stfs rollout history stc/%s -n %s", o.Name, o.Namespace))
 	}
-	if sameTemplate(o.Spec.Template.Raw, revision.Data.Raw) {
+	template := revisions[i].Data.Raw
+	if sameTemplate(o.Spec.Template.Raw, template) {
 		return c.print("StatefulCluster %s already has the template of revision %d\n", fullName(o), number)
 	}
 	before := o.DeepCopy()
-	o.Spec.Template.Raw = revision.Data.Raw
+	o.Spec.Template.Raw = template
 	if err := in.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("change the template of StatefulCluster %s: %w", fullName(o), err)
 	}
@@ -258,13 +231,4 @@ func (c *cluster) history(ctx context.Context, arg string) (*v1.StatefulCluster,
 	revisions := slices.DeleteFunc(list.Items, func(r appsv1.ControllerRevision) bool { return !owner.Controls(o, owner.StatefulCluster, &r) })
 	slices.SortFunc(revisions, func(a, b appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
 	return o, revisions, nil
-}
-
-// revision returns the revision with the number.
-func (c *cluster) revision(o *v1.StatefulCluster, revisions []appsv1.ControllerRevision, number int64) (*appsv1.ControllerRevision, error) {
-	i := slices.IndexFunc(revisions, func(r appsv1.ControllerRevision) bool { return r.Revision == number })
-	if i < 0 {
-		return nil, fmt.Errorf("StatefulCluster %s has no revision %d. To list the revisions, run: %s", fullName(o), number, c.kubectl("stfs rollout history stc/%s -n %s", o.Name, o.Namespace))
-	}
-	return &revisions[i], nil
 }

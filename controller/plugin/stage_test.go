@@ -61,7 +61,7 @@ func (a answers) allows(verb, resource string) error {
 
 // stage is a cluster and a terminal for the commands.
 type stage struct {
-	client.WithWatch
+	client.Client
 	commands commands
 	in, out  *bytes.Buffer
 }
@@ -97,7 +97,7 @@ func newStage(t *testing.T, world string, a answers) *stage {
 			},
 		})
 	}
-	s := &stage{WithWatch: builder.Build()}
+	s := &stage{Client: builder.Build()}
 	streams, in, out, _ := genericiooptions.NewTestIOStreams()
 	s.in, s.out = in, out
 	kubernetes := cmp.Or(a.kubernetes, "v1.36.3")
@@ -109,7 +109,7 @@ func newStage(t *testing.T, world string, a answers) *stage {
 		asks:      func() bool { return false },
 		connect: func(flags kubectlFlags) (*cluster, error) {
 			return &cluster{
-				WithWatch: s.WithWatch,
+				Client:    s.Client,
 				namespace: cmp.Or(*flags.Namespace, "prod"), named: *flags.Namespace != "",
 				where:         flags.where(),
 				serverVersion: func() (*version.Info, error) { return &version.Info{GitVersion: kubernetes}, nil },

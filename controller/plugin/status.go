@@ -1,62 +1,70 @@
 package plugin
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
-	"github.com/statefulsingleton/statefulsingleton/controller/proof"
-	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
-// Status is the output of `kubectl stfs status -o json` for one StatefulSingleton. Fields can be added, but are never
-// renamed or removed.
+// Status is the output of `kubectl stfs status -o json` for one StatefulSingleton or StatefulSetLock. Fields can be added, but
+// are never renamed or removed.
 type Status struct {
+	kind      string
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Phase is status.phase. It is empty while no pod exists and none is expected.
-	Phase v1.Phase `json:"phase"`
-	// Epoch is the epoch of the holder, or of the last holder.
+	// Phase is status.phase of a StatefulSingleton. It is empty while no pod exists and none is expected.
+	Phase v1.Phase `json:"phase,omitempty"`
+	// StatefulSet is spec.statefulSetName of a StatefulSetLock.
+	StatefulSet string `json:"statefulSet,omitempty"`
+	// Fencing is spec.fencing of a StatefulSetLock.
+	Fencing v1.LockFencing `json:"fencing,omitempty"`
+	// Epoch is the epoch of the holder or the writer, or of the last one.
 	Epoch int64 `json:"epoch"`
-	// Message describes the state. If the handoff does not continue without a person, the message says what to do.
+	// Message describes the state. If nothing continues without a person, the message says what to do.
 	Message string `json:"message"`
-	// Deleting: the StatefulSingleton is being deleted.
+	// Deleting: the object is being deleted.
 	Deleting bool `json:"deleting,omitempty"`
-	// Pods are the pods of the singleton: the holder, unrecorded pods, the standbys in the order of their release,
-	// and the rest.
+	// Pods are the pods of a StatefulSingleton: the holder, unrecorded pods, the standbys in the order of their release, and the
+	// rest. The pods of a StatefulSetLock are in the order of their ordinals.
 	Pods []Pod `json:"pods"`
 	// LastTransition is status.lastTransition.
-	LastTransition *v1.Transition `json:"lastTransition,omitempty"`
-	// Handover is status.handover.
+	LastTransition any `json:"lastTransition,omitempty"`
+	// change describes LastTransition.
+	change change
+	// Handover is status.handover of a StatefulSingleton.
 	Handover *v1.Handover `json:"handover,omitempty"`
 	// Conditions are status.conditions.
 	Conditions []metav1.Condition `json:"conditions"`
 }
 
-// StatusList is the output of `kubectl stfs status -o json` for several StatefulSingletons.
+// StatusList is the output of `kubectl stfs status -o json` for several objects.
 type StatusList struct {
+	// Items are the StatefulSingletons.
 	Items []Status `json:"items"`
 	// Locks are the StatefulSetLocks.
-	Locks []LockStatus `json:"locks,omitempty"`
+	Locks []Status `json:"locks,omitempty"`
 }
 
-// Pod is a pod of a singleton.
+// Pod is a pod of a StatefulSingleton or a StatefulSetLock.
 type Pod struct {
 	Name string    `json:"name"`
 	UID  types.UID `json:"uid"`
-	// Role is the role of the pod, as in package handoff.
-	Role handoff.Role `json:"role"`
+	// Role is the role of the pod, as in package handoff. In a StatefulSetLock, it is Writer for the recorded writer, and
+	// Reader for other pods.
+	Role string `json:"role"`
 	// Node is the node of the pod. It is empty before the pod is bound.
 	Node string `json:"node,omitempty"`
 	// Phase is the phase of the pod: Pending, Running, Succeeded or Failed.
@@ -72,9 +80,8 @@ type Pod struct {
 
 // statusRequest has the arguments of the command.
 type statusRequest struct {
-	// name is the name of a singleton, and lock that of a StatefulSetLock. Both are empty for all objects of the namespace.
+	// name is the name of a StatefulSingleton, or that of a StatefulSetLock after lock/. Empty: all objects.
 	name   string
-	lock   string
 	all    bool
 	watch  bool
 	output string
@@ -108,11 +115,7 @@ StatefulSingleton and each StatefulSetLock of the namespace.
 		ValidArgsFunction: c.completeNameOrLock,
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
 			if len(args) > 0 {
-				if name, ok := lockName(args[0]); ok {
-					r.lock = name
-				} else {
-					r.name = args[0]
-				}
+				r.name = args[0]
 			}
 			return c.status(ctx, in, r)
 		}),
@@ -126,22 +129,14 @@ StatefulSingleton and each StatefulSetLock of the namespace.
 
 func (c commands) status(ctx context.Context, in *cluster, r statusRequest) error {
 	switch {
-	case r.all && r.name+r.lock != "":
+	case r.all && r.name != "":
 		return errors.New("-A shows the objects of all namespaces, so it cannot be used with a name. Leave out the name, or replace -A with -n and a namespace")
 	case r.output != "text" && r.output != "json" && r.output != "yaml":
 		return fmt.Errorf("--output is %q: use text, json or yaml", r.output)
 	}
-	namespace := in.namespace
-	if r.all {
-		namespace = metav1.NamespaceAll
-	}
 	last := ""
-	show := func() error {
-		all, err := c.statuses(ctx, in, namespace, r)
-		if err != nil {
-			return err
-		}
-		text, err := r.format(all, namespace)
+	show := func(ctx context.Context) error {
+		text, err := c.statusText(ctx, in, r)
 		if err != nil || text == last {
 			return err
 		}
@@ -153,135 +148,88 @@ func (c commands) status(ctx context.Context, in *cluster, r statusRequest) erro
 		return c.print("%s%s", before, text)
 	}
 	if !r.watch {
-		return show()
+		return show(ctx)
 	}
-	return in.follow(ctx, namespace, r.changes(), show)
+	return follow(ctx, func(ctx context.Context) (done bool, err error) { return false, show(ctx) })
 }
 
-// changes returns the objects whose changes change the output.
-func (r statusRequest) changes() []watched {
-	switch {
-	case r.name != "":
-		return singletonChanges
-	case r.lock != "":
-		return lockChanges
+// pollInterval is how often a command that keeps running looks for changes.
+const pollInterval = time.Second
+
+// follow calls show now and periodically, until show is done or ctx ends.
+func follow(ctx context.Context, show func(context.Context) (done bool, err error)) error {
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, show)
+	if ctx.Err() != nil {
+		return nil
 	}
-	return slices.Concat(singletonChanges, lockChanges)
+	return err
 }
 
-// statuses reads the requested singleton or lock, or all of the namespace.
-func (c commands) statuses(ctx context.Context, in *cluster, namespace string, r statusRequest) (all StatusList, err error) {
-	var singletons []v1.StatefulSingleton
-	var locks []v1.StatefulSetLock
-	switch {
-	case r.name != "":
-		singleton, err := in.findSingleton(ctx, r.name)
+// statusText returns the status of the requested objects in the requested format.
+func (c commands) statusText(ctx context.Context, in *cluster, r statusRequest) (string, error) {
+	if r.name != "" {
+		o, err := in.lookAt(ctx, r.name)
 		if err != nil {
-			return all, err
+			return "", err
 		}
-		singletons = []v1.StatefulSingleton{*singleton}
-	case r.lock != "":
-		lock, err := in.findLock(ctx, r.lock)
-		if err != nil {
-			return all, err
-		}
-		locks = []v1.StatefulSetLock{*lock}
-	default:
-		if singletons, err = in.list(ctx, namespace); err != nil {
-			return all, err
-		}
-		if locks, err = in.locks(ctx, namespace); err != nil {
-			return all, err
-		}
+		status := o.status(c.clock.Now())
+		return format(r.output, status, status.text())
+	}
+	namespace := in.namespace
+	if r.all {
+		namespace = metav1.NamespaceAll
+	}
+	all, err := c.statuses(ctx, in, namespace)
+	if err != nil {
+		return "", err
+	}
+	return format(r.output, all, all.text(namespace))
+}
+
+// statuses reads all objects of the namespace.
+func (c commands) statuses(ctx context.Context, in *cluster, namespace string) (all StatusList, err error) {
+	var singletons v1.StatefulSingletonList
+	var locks v1.StatefulSetLockList
+	if err := in.List(ctx, &singletons, client.InNamespace(namespace)); err != nil {
+		return all, err
+	}
+	if err := in.List(ctx, &locks, client.InNamespace(namespace)); err != nil {
+		return all, err
 	}
 	const atOnce = 8
-	all.Items, all.Locks = make([]Status, len(singletons)), make([]LockStatus, len(locks))
+	all.Items, all.Locks = make([]Status, len(singletons.Items)), make([]Status, len(locks.Items))
 	reads, readContext := errgroup.WithContext(ctx)
 	reads.SetLimit(atOnce)
-	for i := range singletons {
+	read := func(to *Status, look func() (observed, error)) {
 		reads.Go(func() error {
-			s, err := in.look(readContext, &singletons[i])
+			o, err := look()
 			if err != nil {
 				return err
 			}
-			all.Items[i] = c.statusOf(s)
+			*to = o.status(c.clock.Now())
 			return nil
 		})
 	}
-	for i := range locks {
-		reads.Go(func() error {
-			s, err := in.lookAtLock(readContext, &locks[i])
-			if err != nil {
-				return err
-			}
-			all.Locks[i] = s.status()
-			return nil
-		})
+	for i := range singletons.Items {
+		read(&all.Items[i], func() (observed, error) { return in.look(readContext, &singletons.Items[i]) })
+	}
+	for i := range locks.Items {
+		read(&all.Locks[i], func() (observed, error) { return in.lookAtLock(readContext, &locks.Items[i]) })
 	}
 	return all, reads.Wait()
 }
 
-func (c commands) statusOf(s view) Status {
-	singleton := s.Singleton
-	status := Status{
-		Namespace: singleton.Namespace, Name: singleton.Name,
-		Phase: singleton.Status.Phase, Epoch: singleton.Status.Epoch, Message: singleton.Status.Message,
-		Deleting: !singleton.DeletionTimestamp.IsZero(), Pods: podsOf(s.Snapshot),
-		LastTransition: singleton.Status.LastTransition, Handover: singleton.Status.Handover,
-		Conditions: append([]metav1.Condition{}, singleton.Status.Conditions...),
-	}
-	if status.Deleting && s.hidden == "" {
-		_, _, message := handoff.Finalize(s.Snapshot, c.clock.Now())
-		status.Message = cmp.Or(message, status.Message)
-	}
-	return status
-}
-
-// podsOf returns the pods of the singleton, including a recorded holder that does not exist.
-func podsOf(s handoff.Snapshot) []Pod {
-	pods := []Pod{}
-	record := &s.Singleton.Status
-	classified := handoff.Classify(s)
-	if record.ActivePodUID != "" && (len(classified) == 0 || classified[0].Pod.UID != record.ActivePodUID) {
-		pods = append(pods, Pod{Name: record.ActivePod, UID: record.ActivePodUID, Role: handoff.Holder, Node: record.ActiveNode, Gone: true})
-	}
-	for _, is := range classified {
-		pods = append(pods, Pod{
-			Name: is.Pod.Name, UID: is.Pod.UID, Role: is.Role, Node: is.Pod.Spec.NodeName, Phase: is.Pod.Status.Phase,
-			Ready:    proof.IsTrue(is.Pod, corev1.PodReady),
-			Stopping: is.Pod.DeletionTimestamp != nil,
-			WaitsFor: is.WaitsFor,
-		})
-	}
-	return pods
-}
-
-// format writes one status, or all, in the requested format.
-func (r statusRequest) format(all StatusList, namespace string) (string, error) {
-	var object any = all
-	switch {
-	case r.name != "":
-		object = all.Items[0]
-	case r.lock != "":
-		object = all.Locks[0]
-	}
-	switch {
-	case r.output == "json":
+// format returns the object in the format of --output. The text is that of the object.
+func format(output string, object any, text string) (string, error) {
+	switch output {
+	case "json":
 		data, err := json.MarshalIndent(object, "", "  ")
 		return string(data) + "\n", err
-	case r.output == "yaml":
+	case "yaml":
 		data, err := yaml.Marshal(object)
 		return string(data), err
-	case r.name != "":
-		return all.Items[0].text(), nil
-	case r.lock != "":
-		return all.Locks[0].text(), nil
-	case len(all.Locks) == 0:
-		return table(all.Items, namespace), nil
-	case len(all.Items) == 0:
-		return lockTable(all.Locks, namespace), nil
 	}
-	return table(all.Items, namespace) + "\n" + lockTable(all.Locks, namespace), nil
+	return text, nil
 }
 
 // separator is printed before each update.

@@ -19,56 +19,51 @@ import (
 const idle v1.Phase = "Idle"
 
 // shownConditions are the conditions that are printed.
-var shownConditions = []string{v1.ConditionReady, v1.ConditionPolicyInstalled, v1.ConditionEvictionBlocked, v1.ConditionDraining}
+var shownConditions = []string{v1.ConditionReady, v1.ConditionFenced, v1.ConditionPolicyInstalled, v1.ConditionEvictionBlocked, v1.ConditionDraining}
 
-// text returns the status of the singleton as text.
+// text returns the status as text.
 func (s *Status) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "StatefulSingleton %s/%s: %s, epoch %d\n", s.Namespace, s.Name, cmp.Or(s.Phase, idle), s.Epoch)
-	b.WriteString(messageText("StatefulSingleton", s.Deleting, s.Message))
-	b.WriteString(podsText(s.Pods, func(p Pod) []string { return []string{p.Name, string(p.Role), p.Node, p.state()} }))
-	b.WriteString(conditionsText(s.Conditions, shownConditions, s.Message))
-	if t := s.LastTransition; t != nil {
-		fmt.Fprintf(&b, "\nLast handoff: %s%s\n", inWords(string(t.Cause), t.From, t.To, "holder", t.Proof), gap(t))
+	state, change := string(cmp.Or(s.Phase, idle)), "handoff"
+	if s.StatefulSet != "" {
+		state, change = fmt.Sprintf("StatefulSet %s, fencing %s", s.StatefulSet, s.Fencing), "change of the writer"
+	}
+	fmt.Fprintf(&b, "%s %s/%s: %s, epoch %d\n", s.kind, s.Namespace, s.Name, state, s.Epoch)
+	if s.Deleting {
+		fmt.Fprintf(&b, "The %s is being deleted.\n", s.kind)
+	}
+	if s.Message != "" {
+		fmt.Fprintf(&b, "  %s\n", s.Message)
+	}
+	b.WriteString("\nPods\n" + s.podsText() + "\nConditions\n" + s.conditionsText())
+	if s.change.cause != "" {
+		fmt.Fprintf(&b, "\nLast %s: %s\n", change, s.change)
 	}
 	return b.String()
 }
 
-// messageText returns the message of the status of an object.
-func messageText(kind string, deleting bool, message string) (text string) {
-	if deleting {
-		text = "The " + kind + " is being deleted.\n"
-	}
-	if message != "" {
-		text += "  " + message + "\n"
-	}
-	return text
-}
-
 // podsText returns a line for each pod, with its name, role, node and state.
-func podsText[P any](pods []P, describe func(P) []string) string {
-	if len(pods) == 0 {
-		return "\nPods\n  none\n"
+func (s *Status) podsText() string {
+	if len(s.Pods) == 0 {
+		return "  none\n"
 	}
-	return "\nPods\n" + columns(func(row func(cells ...string)) {
-		for _, pod := range pods {
-			cells := describe(pod)
-			row("  "+cells[0], strings.ToLower(cells[1]), cmp.Or(cells[2], "-"), cells[3])
+	return columns(func(row func(cells ...string)) {
+		for _, pod := range s.Pods {
+			row("  "+pod.Name, strings.ToLower(pod.Role), cmp.Or(pod.Node, "-"), pod.state())
 		}
 	})
 }
 
-// conditionsText returns the conditions of the types. It leaves out the message of Ready and the message that is printed
-// already.
-func conditionsText(conditions []metav1.Condition, types []string, printed string) string {
-	return "\nConditions\n" + columns(func(row func(cells ...string)) {
-		for _, conditionType := range types {
-			c := meta.FindStatusCondition(conditions, conditionType)
+// conditionsText returns a line for each condition. It leaves out the message of Ready and the message that is printed already.
+func (s *Status) conditionsText() string {
+	return columns(func(row func(cells ...string)) {
+		for _, conditionType := range shownConditions {
+			c := meta.FindStatusCondition(s.Conditions, conditionType)
 			if c == nil {
 				continue
 			}
 			message := c.Message
-			if conditionType == v1.ConditionReady || message == printed {
+			if conditionType == v1.ConditionReady || message == s.Message {
 				message = ""
 			}
 			row("  "+c.Type, string(c.Status), c.Reason, "since "+c.LastTransitionTime.UTC().Format(time.RFC3339), message)
@@ -80,16 +75,16 @@ func conditionsText(conditions []metav1.Condition, types []string, printed strin
 func (p Pod) state() string {
 	switch {
 	case p.Gone:
-		return "gone, without proof of termination"
+		return "gone"
 	case p.Phase == corev1.PodSucceeded || p.Phase == corev1.PodFailed:
 		return "terminated: " + string(p.Phase)
 	case p.Stopping:
 		return "terminating"
-	case p.Role == handoff.Standby && p.WaitsFor == "":
+	case p.Role == string(handoff.Standby) && p.WaitsFor == "":
 		return "warm"
-	case p.Role == handoff.Standby:
+	case p.Role == string(handoff.Standby):
 		return "not warm: " + p.WaitsFor
-	case p.Role == handoff.Foreign:
+	case p.Role == string(handoff.Foreign):
 		return "held for another StatefulSingleton"
 	case p.Ready:
 		return "Ready"
@@ -97,45 +92,66 @@ func (p Pod) state() string {
 	return "not Ready"
 }
 
-// table returns one line for each singleton, with a column of namespaces if needed.
-func table(statuses []Status, namespace string) string {
-	if len(statuses) == 0 && namespace == "" {
+// text returns a table of the StatefulSingletons and a table of the StatefulSetLocks. The tables have a column for the namespace if
+// the objects are of all namespaces.
+func (all StatusList) text(namespace string) string {
+	var tables []string
+	if len(all.Items) > 0 {
+		tables = append(tables, table(all.Items, namespace, []string{"NAME", "PHASE", "HOLDER", "EPOCH", "STANDBYS", "POLICY", "LAST HANDOFF", "MESSAGE"}, func(s *Status) []string {
+			return []string{string(cmp.Or(s.Phase, idle)), s.active(string(handoff.Holder)), fmt.Sprint(s.Epoch), s.standbys(), s.policy(), s.change.short(), s.Message}
+		}))
+	}
+	if len(all.Locks) > 0 {
+		tables = append(tables, table(all.Locks, namespace, []string{"LOCK", "STATEFULSET", "WRITER", "EPOCH", "FENCING", "LAST CHANGE", "MESSAGE"}, func(s *Status) []string {
+			return []string{s.StatefulSet, s.active(writer), fmt.Sprint(s.Epoch), string(s.Fencing), s.change.short(), s.Message}
+		}))
+	}
+	switch {
+	case len(tables) > 0:
+		return strings.Join(tables, "\n")
+	case namespace == metav1.NamespaceAll:
 		return "There are no StatefulSingletons.\n"
 	}
-	if len(statuses) == 0 {
-		return fmt.Sprintf("There are no StatefulSingletons in namespace %s. To list all namespaces, use -A.\n", namespace)
-	}
-	return columnsIn(namespace, func(row func(cells ...string)) {
-		row("NAMESPACE", "NAME", "PHASE", "HOLDER", "EPOCH", "STANDBYS", "POLICY", "LAST HANDOFF", "MESSAGE")
+	return fmt.Sprintf("There are no StatefulSingletons in namespace %s. To list all namespaces, use -A.\n", namespace)
+}
+
+// table returns a line for each status: its name, and the cells that describe returns.
+func table(statuses []Status, namespace string, headings []string, describe func(*Status) []string) string {
+	return columns(func(row func(cells ...string)) {
+		inNamespace := func(namespaceCell string, cells ...string) {
+			if namespace == metav1.NamespaceAll {
+				cells = append([]string{namespaceCell}, cells...)
+			}
+			row(cells...)
+		}
+		inNamespace("NAMESPACE", headings...)
 		for i := range statuses {
 			s := &statuses[i]
-			row(s.Namespace, s.Name, string(cmp.Or(s.Phase, idle)), s.holder(), fmt.Sprint(s.Epoch), s.standbys(), s.policy(), s.lastHandoff(), s.Message)
+			inNamespace(s.Namespace, append([]string{s.Name}, describe(s)...)...)
 		}
 	})
 }
 
-func (s *Status) holder() string {
-	if len(s.Pods) == 0 || s.Pods[0].Role != handoff.Holder {
-		return "-"
+// active returns the name of the pod with the role, and its state unless it is Ready.
+func (s *Status) active(role string) string {
+	for _, pod := range s.Pods {
+		switch {
+		case pod.Role != role:
+		case pod.state() == "Ready":
+			return pod.Name
+		default:
+			return pod.Name + " (" + pod.state() + ")"
+		}
 	}
-	return nameAndState(s.Pods[0].Name, s.Pods[0].state())
-}
-
-// nameAndState leaves out the state Ready.
-func nameAndState(name, state string) string {
-	if state == "Ready" {
-		return name
-	}
-	return name + " (" + state + ")"
+	return "-"
 }
 
 func (s *Status) standbys() string {
 	all, warm := 0, 0
 	for _, pod := range s.Pods {
-		if pod.Role != handoff.Standby {
-			continue
+		if pod.Role == string(handoff.Standby) {
+			all++
 		}
-		all++
 		if pod.state() == "warm" {
 			warm++
 		}
@@ -153,48 +169,30 @@ func (s *Status) policy() string {
 	return "-"
 }
 
-func (s *Status) lastHandoff() string {
-	if s.LastTransition == nil {
-		return "-"
-	}
-	return string(s.LastTransition.Cause) + gap(s.LastTransition)
+// change is a change of the holder or the writer.
+type change struct {
+	cause, from, to, gap string
+	proof                v1.Proof
 }
 
-// inWords describes the cause, the pods and the proof of a change of the holder or the writer.
-func inWords(cause, from, to, role string, proof v1.Proof) string {
-	words := cause
+// short returns the cause and the gap.
+func (c change) short() string { return cmp.Or(c.cause, "-") + c.gap }
+
+// String returns all that is known of the change.
+func (c change) String() string {
+	words := c.cause
 	switch {
-	case from != "" && to != "":
-		words += fmt.Sprintf(", %s to %s", from, to)
-	case from != "":
-		words += fmt.Sprintf(", from %s, no new %s yet", from, role)
-	case to != "":
-		words += ", to " + to
+	case c.from != "" && c.to != "":
+		words += fmt.Sprintf(", %s to %s", c.from, c.to)
+	case c.from != "":
+		words += fmt.Sprintf(", from %s, no other pod yet", c.from)
+	case c.to != "":
+		words += ", to " + c.to
 	}
-	if proof != "" {
-		words += ", proof " + string(proof)
+	if c.proof != "" {
+		words += ", proof " + string(c.proof)
 	}
-	return words
-}
-
-// gap returns the gap of a handoff as text, if it is known.
-func gap(t *v1.Transition) string {
-	if t.GapMilliseconds == nil {
-		return ""
-	}
-	return fmt.Sprintf(", gap %s", time.Duration(*t.GapMilliseconds)*time.Millisecond)
-}
-
-// columnsIn is columns without the first column, the namespace, for objects of one namespace.
-func columnsIn(namespace string, write func(row func(cells ...string))) string {
-	return columns(func(row func(cells ...string)) {
-		write(func(cells ...string) {
-			if namespace != "" {
-				cells = cells[1:]
-			}
-			row(cells...)
-		})
-	})
+	return words + c.gap
 }
 
 // columns aligns cells in columns.
