@@ -67,11 +67,16 @@ func (r *reading) claimsOfCluster(ctx context.Context, s *membership.Snapshot) (
 	if err != nil {
 		return nil, err
 	}
-	others, err := named[corev1.PersistentVolumeClaim](ctx, r, r.Live, r.namespace, missing)
+	return withNamed(ctx, r, claims, missing)
+}
+
+// withNamed appends the objects with the names, in the order of the names.
+func withNamed[T any, P object[T]](ctx context.Context, r *reading, all []T, names sets.Set[string]) ([]T, error) {
+	others, err := named[T, P](ctx, r, r.Live, r.namespace, names)
 	for _, name := range slices.Sorted(maps.Keys(others)) {
-		claims = append(claims, *others[name])
+		all = append(all, *others[name])
 	}
-	return claims, err
+	return all, err
 }
 
 // revisionsOf reads the ControllerRevisions that the StatefulCluster controls, and the ControllerRevision of its template. Another
@@ -126,11 +131,7 @@ func (r *reading) podsOfCluster(ctx context.Context, cluster *v1.StatefulCluster
 	if err != nil {
 		return nil, err
 	}
-	others, err := named[corev1.Pod](ctx, r, r.Live, r.namespace, exist)
-	for _, name := range slices.Sorted(maps.Keys(others)) {
-		pods = append(pods, *others[name])
-	}
-	return pods, err
+	return withNamed(ctx, r, pods, exist)
 }
 
 // podsOfOthers reads the pods of other StatefulClusters with a claim of the record, if a decision can depend on them.
@@ -156,20 +157,15 @@ func (r *reading) podsOfOthers(ctx context.Context, s membership.Snapshot) (othe
 
 // stillServing returns the pods that must not serve, and that an EndpointSlice lists as serving. It reads the EndpointSlices only
 // if there are pods that must not serve.
-func (r *reading) stillServing(ctx context.Context, pods []corev1.Pod) (map[types.UID]bool, error) {
+func (r *reading) stillServing(ctx context.Context, pods []corev1.Pod) (sets.Set[types.UID], error) {
 	mustNot := sets.New[types.UID]()
 	for i := range pods {
 		if c := proof.Condition(&pods[i], v1.MemberServing); c != nil && c.Status == corev1.ConditionFalse {
 			mustNot.Insert(pods[i].UID)
 		}
 	}
-	all := map[types.UID]bool{}
 	if mustNot.Len() == 0 {
-		return all, nil
+		return nil, nil
 	}
-	serving, err := r.serving(ctx, mustNot)
-	for uid := range mustNot {
-		all[uid] = serving.Has(uid)
-	}
-	return all, err
+	return r.serving(ctx, mustNot)
 }

@@ -9,7 +9,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -64,12 +63,8 @@ func (o Observer) ObserveLock(ctx context.Context, lock *v1.StatefulSetLock) (s 
 	if s.Serving, err = r.writerServes(ctx, &s); err != nil {
 		return s, err
 	}
-	var budgets policyv1.PodDisruptionBudgetList
-	if err := o.Client.List(ctx, &budgets, client.InNamespace(lock.Namespace)); err != nil {
-		return s, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", lock.Namespace, err)
-	}
-	s.Budgets = budgets.Items
-	return s, nil
+	s.Budgets, err = r.budgets(ctx)
+	return s, err
 }
 
 // otherLocks reads the other locks of the StatefulSet. A lock waits for an older one, so only the oldest in the cache needs a live

@@ -45,15 +45,23 @@ func (o Observer) Observe(ctx context.Context, singleton *v1.StatefulSingleton) 
 	if err := r.othersAndPods(ctx, &s); err != nil {
 		return s, err
 	}
-	var budgets policyv1.PodDisruptionBudgetList
-	if err := o.Client.List(ctx, &budgets, client.InNamespace(singleton.Namespace)); err != nil {
-		return s, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", singleton.Namespace, err)
+	var err error
+	if s.Budgets, err = r.budgets(ctx); err != nil {
+		return s, err
 	}
-	s.Budgets = budgets.Items
 	if err := r.relatedObjects(ctx, &s); err != nil {
 		return s, fmt.Errorf("read the owners, nodes and claims of the pods of StatefulSingleton %s: %w", client.ObjectKeyFromObject(singleton), err)
 	}
 	return s, nil
+}
+
+// budgets returns the PodDisruptionBudgets of the namespace, from the cache.
+func (r *reading) budgets(ctx context.Context) ([]policyv1.PodDisruptionBudget, error) {
+	var budgets policyv1.PodDisruptionBudgetList
+	if err := r.Client.List(ctx, &budgets, client.InNamespace(r.namespace)); err != nil {
+		return nil, fmt.Errorf("list PodDisruptionBudgets in namespace %s: %w", r.namespace, err)
+	}
+	return budgets.Items, nil
 }
 
 // singleton returns the reading of a singleton.

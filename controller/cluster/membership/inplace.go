@@ -193,7 +193,7 @@ func (d *decision) patchImages(m *member, c changes) {
 
 // stillServes returns true if a Service may send requests to the pod, although the pod must not serve.
 func (d *decision) stillServes(m *member) bool {
-	return d.Serving[m.UID] && d.left(servingPatience, m.pod, proof.Condition(m.pod, v1.MemberServing)) > 0
+	return d.Serving.Has(m.UID) && d.left(servingPatience, m.pod, proof.Condition(m.pod, v1.MemberServing)) > 0
 }
 
 // isClosed returns true if the pod must not serve.

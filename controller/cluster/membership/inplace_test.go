@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster/membership"
@@ -168,7 +169,7 @@ func TestDecideUpdatesInPlace(t *testing.T) {
 	updated := func(before string) *SnapshotWrapper {
 		return of(unready("coder-0").inPlace(corev1.ConditionFalse).changed(`{"coder":"` + before + `"}`))
 	}
-	serving := func(s *membership.Snapshot) { s.Serving = map[types.UID]bool{"coder-0": true} }
+	serving := func(s *membership.Snapshot) { s.Serving = sets.New[types.UID]("coder-0") }
 	patched := "PatchImages coder-0 7 " + revisionOf(next) + " map[coder:a:2] map[coder:containerd://1]"
 	runAll(t, map[string]decideTest{
 		"first it leaves the Services": {outdated(), "RollingOut", "SetServing coder-0 7 false", "", ""},

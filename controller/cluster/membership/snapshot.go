@@ -31,7 +31,7 @@ type Snapshot struct {
 	// Nodes are the nodes of the pods, by name.
 	Nodes map[string]*corev1.Node
 	// Serving are the pods that an EndpointSlice lists as serving, by UID.
-	Serving map[types.UID]bool
+	Serving sets.Set[types.UID]
 	// Revisions are the ControllerRevisions that the StatefulCluster controls. The data of each is a template.
 	Revisions []appsv1.ControllerRevision
 }
