@@ -464,7 +464,7 @@ func shell(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 // writes is a script that writes its epoch to a file until it is stopped.
 func writes(file string) string {
-	return fmt.Sprintf(`echo $STATEFULSINGLETON_EPOCH >&2; while :; do echo x >>/data/%s; sleep 0.001; done`, file)
+	return fmt.Sprintf(`echo $STATEFULSINGLETON_EPOCH >&2; while :; do echo x >>/data/%s; sleep 0.01; done`, file)
 }
 
 // journal is a script that appends to a file of the volume until it is killed. It ignores what can be ignored.

@@ -627,7 +627,7 @@ func TestFencedExpiryWithBlockedOutput(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Close(pipe[0]) })
 	writer := os.NewFile(uintptr(pipe[1]), "pipe")
 	t.Cleanup(func() { _ = writer.Close() })
-	app := f.start(f.held("app", `while :; do echo x >>/data/app; sleep 0.001; done`), func(cmd *exec.Cmd) { cmd.Stderr = writer })
+	app := f.start(f.held("app", `while :; do echo x >>/data/app; sleep 0.01; done`), func(cmd *exec.Cmd) { cmd.Stderr = writer })
 	f.grant(7)
 	f.wantGrows("app")
 	begun := time.Now()
@@ -660,7 +660,7 @@ func TestFencedExpiryOfOtherUsers(t *testing.T) {
 
 // A gate that cannot end all processes of its container does not report the end.
 func TestFencedProcessesStay(t *testing.T) {
-	f := startFenced(t, 60)
+	f := startFenced(t, 15)
 	app := f.runs(writes("app"))
 	f.runsAsRoot(app)
 	f.retire()
@@ -724,7 +724,7 @@ func TestFencedGateIsKilled(t *testing.T) {
 
 // The main process survives a restart of the sidecar, also while the API server is away. Later reports are not trusted.
 func TestFencedSidecarRestarts(t *testing.T) {
-	f := startFenced(t, 60)
+	f := startFenced(t, 30)
 	app := f.runs(writes("app"))
 	f.setAway(true)
 	f.running.kill()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,6 +154,7 @@ func TestWrapHolds(t *testing.T) {
 	tests["empty"] = badSignal{why: func(path string) string { return path + ": parse signal: unexpected end of JSON input" }}
 	for name, bad := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newPod(t)
 			before := p.start(p.wrapped(mainProcess...))
 			before.says(heldLog)
@@ -193,6 +195,7 @@ func TestWrapHoldsInHostileEnvironments(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newPod(t)
 			mknod(t, p.root+"/srv/full", 1, 7)
 			c := p.wrapped(mainProcess...)
@@ -292,6 +295,7 @@ func TestSidecarDeliversAllOrNothing(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newPod(t)
 			c := p.sidecar()
 			if tc.prepare != nil {
@@ -372,6 +376,7 @@ func TestSidecarHoldsInHostileEnvironments(t *testing.T) {
 	tests["missing"] = tests["a link to nowhere"]
 	for name, bad := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newPod(t)
 			annotation := p.podinfo + "/start-signal"
 			must(t, os.Remove(annotation))
@@ -471,20 +476,23 @@ func TestSidecarUnderTooManyClients(t *testing.T) {
 // until it has a handler, so the test repeats the signal.
 func TestWrapStopsAtAnyTime(t *testing.T) {
 	for i := range 60 {
-		p := newPod(t)
-		held := p.start(p.wrapped(mainProcess...))
-		time.Sleep(rand.N(40 * time.Millisecond)) // the time of the signal is random
-		stop := []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1}[i%4]
-		repeat := time.NewTicker(10 * time.Millisecond)
-		go func() {
-			for held.Process.Signal(stop) == nil {
-				<-repeat.C
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			p := newPod(t)
+			held := p.start(p.wrapped(mainProcess...))
+			time.Sleep(rand.N(40 * time.Millisecond)) // the time of the signal is random
+			stop := []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1}[i%4]
+			repeat := time.NewTicker(10 * time.Millisecond)
+			go func() {
+				for held.Process.Signal(stop) == nil {
+					<-repeat.C
+				}
+			}()
+			code := held.exit()
+			// The Go runtime exits with code 2 before the gate has a handler.
+			if code != 128+int(stop) && code != 2 || held.printed() != "" {
+				t.Errorf("%s: exit code %d, stdout %q, stderr %q", stop, code, held.printed(), held.said())
 			}
-		}()
-		code := held.exit()
-		// The Go runtime exits with code 2 before the gate has a handler.
-		if code != 128+int(stop) && code != 2 || held.printed() != "" {
-			t.Errorf("%s: exit code %d, stdout %q, stderr %q", stop, code, held.printed(), held.said())
-		}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,8 +26,11 @@ import (
 func TestBinaryIsSmallAndStatic(t *testing.T) {
 	for _, goarch := range []string{"amd64", "arm64"} {
 		t.Run(goarch, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "gate")
-			must(t, buildGate(path, "linux", goarch))
+			path := gateBinary
+			if goarch != runtime.GOARCH {
+				path = filepath.Join(t.TempDir(), "gate")
+				must(t, buildGate(path, "linux", goarch))
+			}
 			info, err := os.Stat(path)
 			must(t, err)
 			if most := int64(8 << 20); info.Size() > most {
@@ -63,6 +67,7 @@ func TestUsage(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newPod(t)
 			code, stdout, stderr := p.run(p.container(append([]string{"/gate"}, tc.args...)...))
 			said, silent := stdout, stderr
@@ -142,6 +147,7 @@ func TestWrapLeavesTheProcessAsItIs(t *testing.T) {
 		"odd environment": func(c *container) { c.Env = append(c.Env, "EMPTY=", "LINES=a\nb", "=x", "PATHS=a=b") },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			wantSameProcess(t, change, func(p *pod, argv ...string) container { p.release(); return p.wrapped(argv...) }, "", "STATEFULSINGLETON_EPOCH=7\x00")
 		})
 	}
@@ -223,6 +229,7 @@ func TestWrapStartsWhatAShellWould(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newPod(t)
 			p.release()
 			foreign := []byte(read(t, gateBinary)[:4096])
@@ -271,6 +278,7 @@ func TestWrapEndsWithoutThePodUID(t *testing.T) {
 		for state, content := range signals {
 			for what, argv := range map[string][]string{"wrap": {"/gate", "wrap", "--", "sh", "-c", "echo started"}, "started": {"/gate", "started", "20s"}} {
 				t.Run(env+"/"+state+"/"+what, func(t *testing.T) {
+					t.Parallel()
 					p := newPod(t)
 					if content != "" {
 						p.write(p.signalFile(), content, 0o644)
@@ -497,17 +505,20 @@ func TestForgedSignalWhileTheSidecarIsAway(t *testing.T) {
 // If the sidecar is killed at any point of the release, the restarted sidecar delivers the signal.
 func TestSidecarIsKilledAtTheRelease(t *testing.T) {
 	for i := range 20 {
-		p := newPod(t)
-		c := p.sidecar("POD_IP=" + loopback())
-		sidecar := p.start(c)
-		sidecar.says("Held")
-		held := p.start(p.wrapped(saysEpoch...))
-		held.says("Held")
-		p.annotate(signalOf(3))
-		time.Sleep(time.Duration(i) * 100 * time.Microsecond) // the time of the kill varies
-		sidecar.kill()
-		p.start(c).says("Released")
-		held.wantEnd(0, "started with 3\n")
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			p := newPod(t)
+			c := p.sidecar("POD_IP=" + loopback())
+			sidecar := p.start(c)
+			sidecar.says("Held")
+			held := p.start(p.wrapped(saysEpoch...))
+			held.says("Held")
+			p.annotate(signalOf(3))
+			time.Sleep(time.Duration(i) * 100 * time.Microsecond) // the time of the kill varies
+			sidecar.kill()
+			p.start(c).says("Released")
+			held.wantEnd(0, "started with 3\n")
+		})
 	}
 }
 

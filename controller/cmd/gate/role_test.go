@@ -35,7 +35,7 @@ const endsOnTerm = `trap 'exit 0' TERM; `
 // writesAsWriter is a script that says its role, and writes to a file while it is the writer. It ends on SIGTERM.
 func writesAsWriter(file string) string {
 	return `echo "I am the $STATEFULSETLOCK_ROLE of epoch $STATEFULSETLOCK_EPOCH" >&2; ` + endsOnTerm +
-		`while :; do [ "$STATEFULSETLOCK_ROLE" = reader ] || echo x >>/data/` + file + `; [ -e /data/kill-` + file + ` ] && kill -KILL $$; sleep 0.001; done`
+		`while :; do [ "$STATEFULSETLOCK_ROLE" = reader ] || echo x >>/data/` + file + `; [ -e /data/kill-` + file + ` ] && kill -KILL $$; sleep 0.01; done`
 }
 
 // readers returns how often the main process has started as a reader.
@@ -141,7 +141,7 @@ func TestRoleExpiry(t *testing.T) {
 // Hooks change the role of a main process that keeps running.
 func TestRoleHooks(t *testing.T) {
 	f := startLock(t, 60)
-	app := f.withRole("app", `echo "started as $STATEFULSETLOCK_ROLE" >&2; `+endsOnTerm+`while :; do [ -e /data/writer ] && echo x >>/data/app; sleep 0.001; done`,
+	app := f.withRole("app", `echo "started as $STATEFULSETLOCK_ROLE" >&2; `+endsOnTerm+`while :; do [ -e /data/writer ] && echo x >>/data/app; sleep 0.01; done`,
 		`{"promote":["sh","-c","echo promote $STATEFULSETLOCK_EPOCH >&2; touch /data/writer"],"demote":["rm","/data/writer"]}`)
 	app.says("started as reader")
 	for epoch := 7; epoch < 9; epoch++ {
@@ -185,7 +185,7 @@ func TestRoleSidecarRestarts(t *testing.T) {
 // the gate starts in the next tenure.
 func TestRoleMissesATenure(t *testing.T) {
 	f := startLock(t, 60)
-	script := strings.Replace(writesAsWriter("app"), endsOnTerm, "trap 'until [ -e /data/end ]; do sleep 0.001; done; exit 0' TERM; ", 1)
+	script := strings.Replace(writesAsWriter("app"), endsOnTerm, "trap 'until [ -e /data/end ]; do sleep 0.01; done; exit 0' TERM; ", 1)
 	app := f.withRole("app", script, "{}")
 	app.says("I am the reader")
 	f.grant(7)
