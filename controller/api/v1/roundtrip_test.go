@@ -5,17 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	"k8s.io/apimachinery/pkg/api/apitesting/roundtrip"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -132,43 +129,6 @@ func validFuncs(serializer.CodecFactory) []any {
 // oneOf returns a function that fills a field with one of the values.
 func oneOf[T any](values ...T) func(*T, randfill.Continue) {
 	return func(value *T, r randfill.Continue) { *value = values[r.Intn(len(values))] }
-}
-
-// With strict validation, which kubectl requests, a misspelled field is an error. Without it, the API server drops the
-// field.
-func TestUnknownFieldsAreRefused(t *testing.T) {
-	for _, path := range []string{
-		"spce", "spec.maxTransitionTimes", "spec.MaxTransitionTime", "spec.selector.matchLabel", "metadata.label", "status.holder", "status.lastTransition.proofs",
-	} {
-		t.Run(path, func(t *testing.T) {
-			o, fields := objectOf(t, "StatefulSingleton", "unknown", selector), strings.Split(path, ".")
-			must(t, unstructured.SetNestedField(o.Object, "x", fields...))
-			if fields[0] == "status" {
-				must(t, unstructured.SetNestedField(o.Object, "Created", "status", "lastTransition", "cause"))
-			}
-			err := client.WithFieldValidation(c, "Strict").Create(t.Context(), o.DeepCopy(), client.DryRunAll)
-			if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), `unknown field "`+path+`"`) {
-				t.Errorf("the API server answered %v, want an error with the field", err)
-			}
-			must(t, client.WithFieldValidation(c, "Ignore").Create(t.Context(), o, client.DryRunAll))
-			if got, found, _ := unstructured.NestedFieldNoCopy(o.Object, fields...); found {
-				t.Errorf("the API server keeps %v", got)
-			}
-		})
-	}
-}
-
-// With strict validation, a field that occurs twice is an error. JSON would use the last value.
-func TestFieldsGivenTwiceAreRefused(t *testing.T) {
-	const twice = `{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton","metadata":{"name":"twice"},
-		"spec":{"selector":{"matchLabels":{"app":"db","app":"other"}},"maxTransitionTime":1,"maxTransitionTime":2}}`
-	err := restClient(t).Post().Namespace(metav1.NamespaceDefault).Resource("statefulsingletons").Param("fieldValidation", "Strict").
-		SetHeader("Content-Type", "application/json").Body([]byte(twice)).Do(t.Context()).Error()
-	for _, want := range []string{`duplicate field "spec.selector.matchLabels.app"`, `duplicate field "spec.maxTransitionTime"`} {
-		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want) {
-			t.Errorf("the API server answered %v, want an error with %s", err, want)
-		}
-	}
 }
 
 // The selector matches the same labels as a metav1.LabelSelector with the same JSON.
