@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -125,12 +126,9 @@ func TestRun(t *testing.T) {
 		}
 		return ""
 	}).Should(Equal("KyvernoMissing"))
-	url, prometheus := "https://"+metrics+"/metrics", scraper{authority: authority, token: createReader(t, "prometheus")}
-	g.Eventually(func() (string, error) { return prometheus.scrape(url) }).Should(ContainSubstring(`statefulsingleton_singletons{phase="Idle"} 1`))
-	g.Expect(prometheus.scrape(url)).To(ContainSubstring(`statefulsingleton_build_info{version="unknown"} 1`))
-	anonymous := scraper{authority: authority}
-	_, err := anonymous.scrape(url)
-	g.Expect(err).To(MatchError(ContainSubstring("401 Unauthorized")))
+	prometheus := scraper{authority, createReader(t, "prometheus")}
+	g.Eventually(func() (string, error) { return prometheus.scrape("https://" + metrics + "/metrics") }).Should(ContainSubstring(`statefulsingleton_singletons{phase="Idle"} 1`))
+	wantProtected(t, metrics, authority)
 	g.Expect(c.Delete(t.Context(), s)).To(Succeed())
 	wantDeleted(g, t, s)
 
@@ -140,7 +138,7 @@ func TestRun(t *testing.T) {
 	g.Expect(lease.Spec.HolderIdentity).To(HaveValue(BeEmpty()), "the manager releases the Lease")
 }
 
-// A step is repeated after a conflict. Any other error ends the command.
+// A step is repeated after conflicts until the time limit. Any other error ends the command.
 func TestConflict(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "holder", errors.New("changed by another user"))
 	failure := errors.New("forbidden")
@@ -148,14 +146,14 @@ func TestConflict(t *testing.T) {
 		answers []error
 		want    error
 	}{
-		"two conflicts":        {[]error{conflict, conflict, nil}, nil},
+		"many conflicts":       {append(slices.Repeat([]error{conflict}, 15), nil), nil},
 		"error":                {[]error{failure, nil}, failure},
 		"conflict, then error": {[]error{conflict, failure, nil}, failure},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			answers := tc.answers
-			err := retryConflicts(t.Context(), nil, func(context.Context, client.Client) error {
+			err := retryConflicts(t.Context(), func(context.Context) error {
 				answer := answers[0]
 				answers = answers[1:]
 				return answer
@@ -164,6 +162,11 @@ func TestConflict(t *testing.T) {
 				t.Errorf("error %v, want %v", err, tc.want)
 			}
 		})
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := retryConflicts(ended, func(context.Context) error { return conflict }); !errors.Is(err, conflict) {
+		t.Errorf("error %v after the time limit, want the conflict", err)
 	}
 }
 
@@ -292,26 +295,6 @@ func TestUninstallTimesOut(t *testing.T) {
 		"If its node is off, run: kubectl delete -n statefulsingleton pod hanging-1 --force. Then run this command again$")))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(kept), kept)).To(Succeed())
 	g.Expect(kept.Finalizers).To(ContainElement(v1.PolicyFinalizer))
-}
-
-// A step with many conflicts is retried until the time limit.
-func TestUninstallRetriesConflicts(t *testing.T) {
-	g := NewWithT(t)
-	const conflicts = 15
-	tries := 0
-	step := func(context.Context, client.Client) error {
-		if tries++; tries <= conflicts {
-			return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "db-1", nil)
-		}
-		return nil
-	}
-	g.Expect(retryConflicts(t.Context(), nil, step)).To(Succeed())
-	g.Expect(tries).To(Equal(conflicts + 1))
-
-	ended, end := context.WithCancel(t.Context())
-	end()
-	tries = 0
-	g.Expect(apierrors.IsConflict(retryConflicts(ended, nil, step))).To(BeTrue(), "the error after the time limit")
 }
 
 // The chart can be uninstalled even if objects were deleted before.

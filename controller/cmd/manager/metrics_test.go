@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -17,98 +16,44 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-
-	"github.com/statefulsingleton/statefulsingleton/controller/cmd/internal/program"
 )
 
-// Only a user with permission to get /metrics can read the metrics, and only with HTTPS. The default certificate is
-// self-signed. The controller has the permissions of the chart.
-func TestMetricsAreProtected(t *testing.T) {
-	as(t, release)
-	url := serveMetrics(t)
+// wantProtected fails unless only users with permission to get /metrics can read the metrics, and only with HTTPS.
+func wantProtected(t *testing.T, address string, authority []byte) {
+	t.Helper()
 	reader, other := createReader(t, "reader"), createToken(t, "other")
-	tests := map[string]struct {
-		url     string
-		token   string
-		want    string
-		wantErr string
-	}{
-		"a user with permission": {url: "https://" + url, token: reader, want: "# TYPE go_goroutines gauge"},
-		"without permission":     {url: "https://" + url, token: other, wantErr: "403 Forbidden: Authorization denied for user system:serviceaccount:statefulsingleton:other"},
-		"no user":                {url: "https://" + url, wantErr: "401 Unauthorized"},
-		"an invalid token":       {url: "https://" + url, token: "wrong", wantErr: "500 Internal Server Error: Authentication failed"},
-		"HTTP, with permission":  {url: "http://" + url, token: reader, wantErr: "400 Bad Request|connection reset|EOF"},
-	}
-	for name, tc := range tests {
+	for name, tc := range map[string]struct{ scheme, token, wantErr string }{
+		"with permission":       {"https", reader, ""},
+		"without permission":    {"https", other, "403 Forbidden: Authorization denied for user system:serviceaccount:statefulsingleton:other"},
+		"no user":               {"https", "", "401 Unauthorized"},
+		"an invalid token":      {"https", "wrong", "500 Internal Server Error: Authentication failed"},
+		"HTTP, with permission": {"http", reader, "400 Bad Request|connection reset|EOF"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			got, err := scraper{token: tc.token}.scrape(tc.url)
+			got, err := scraper{authority, tc.token}.scrape(tc.scheme + "://" + address + "/metrics")
 			if tc.wantErr != "" {
 				g.Expect(err).To(MatchError(MatchRegexp(tc.wantErr)))
 				return
 			}
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(got).To(ContainSubstring(tc.want))
+			g.Expect(got).To(ContainSubstring(`statefulsingleton_build_info{version="unknown"} 1`))
 		})
 	}
 }
 
-// serveMetrics serves the metrics as run does with default flags, and returns the address and the path.
-func serveMetrics(t *testing.T) string {
-	t.Helper()
-	o := program.Options{MetricsAddress: freeAddress(t)}
-	options, err := o.MetricsOptions()
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := program.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := metricsserver.NewServer(options, config, client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	stopped := make(chan error, 1)
-	go func() { stopped <- server.Start(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-stopped; err != nil {
-			t.Errorf("serve the metrics: %v", err)
-		}
-	})
-	NewWithT(t).Eventually(func() error {
-		connection, err := tls.Dial("tcp", o.MetricsAddress, &tls.Config{InsecureSkipVerify: true})
-		if err != nil {
-			return err
-		}
-		return connection.Close()
-	}).Should(Succeed())
-	return o.MetricsAddress + "/metrics"
-}
-
 // scraper reads metrics as Prometheus does.
 type scraper struct {
-	// authority is the PEM certificate of the trusted authority. Nil: the certificate is not verified.
+	// authority is the PEM certificate of the trusted authority.
 	authority []byte
 	token     string
 }
 
 // scrape returns the body of the response, or an error if the status is not 200.
 func (s scraper) scrape(url string) (string, error) {
-	config := &tls.Config{InsecureSkipVerify: s.authority == nil}
-	if s.authority != nil {
-		config.RootCAs = x509.NewCertPool()
-		config.RootCAs.AppendCertsFromPEM(s.authority)
-	}
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(s.authority)
 	request, err := http.NewRequest(http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return "", err

@@ -87,7 +87,7 @@ func uninstallWith(ctx context.Context, c client.Client, namespace string, deplo
 		{"remove the finalizers from StatefulClusters and their pods", removeClusterFinalizers},
 	} {
 		start := time.Now()
-		if err := retryConflicts(ctx, c, step.do); err != nil {
+		if err := retryConflicts(ctx, func(ctx context.Context) error { return step.do(ctx, c) }); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 		fmt.Printf("%s: done in %s\n", step.name, time.Since(start).Round(time.Millisecond))
@@ -97,10 +97,10 @@ func uninstallWith(ctx context.Context, c client.Client, namespace string, deplo
 
 // retryConflicts repeats a step after conflicts until ctx is done. The step reads the objects again. The retry of
 // client-go is not used, because it returns nil if a step exceeds its time limit.
-func retryConflicts(ctx context.Context, c client.Client, do func(context.Context, client.Client) error) error {
+func retryConflicts(ctx context.Context, do func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		last = do(ctx, c)
+		last = do(ctx)
 		return !apierrors.IsConflict(last), nil
 	})
 	if last != nil {

@@ -11,11 +11,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// MetricsOptions returns the options of the metrics endpoint: HTTPS, for users whom the API server authenticates and
+// metricsOptions returns the options of the metrics endpoint: HTTPS, for users whom the API server authenticates and
 // allows to get the path /metrics.
-func (o *Options) MetricsOptions() (metricsserver.Options, error) {
+func (o *Options) metricsOptions() (metricsserver.Options, error) {
 	options := metricsserver.Options{
-		BindAddress:    o.MetricsAddress,
+		BindAddress:    o.metricsAddress,
 		SecureServing:  true,
 		FilterProvider: authorizeMetrics,
 		CertDir:        o.metricsCertDir,

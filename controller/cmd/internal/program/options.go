@@ -30,9 +30,7 @@ import (
 
 // Options are the flags that all programs have.
 type Options struct {
-	// MetricsAddress is the address of the metrics endpoint.
-	MetricsAddress string
-
+	metricsAddress    string
 	metricsCertDir    string
 	leaderElect       bool
 	probeAddress      string
@@ -51,7 +49,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "time after the last renewal of the Lease until another replica can become the leader. Must be longer than the renew deadline")
 	flags.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "time after which a leader that cannot renew its Lease exits. A single renewal request times out after half of this time")
 	flags.DurationVar(&o.retryPeriod, "leader-election-retry-period", 2*time.Second, "interval between attempts to renew or to acquire the Lease")
-	flags.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8443", "address of the metrics endpoint, or 0 for no endpoint. The endpoint serves HTTPS to users who have permission to get the path /metrics")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "address of the metrics endpoint, or 0 for no endpoint. The endpoint serves HTTPS to users who have permission to get the path /metrics")
 	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key, the certificate of the metrics endpoint. The manager reloads changed files (default: a self-signed certificate, new at each start)")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.StringVar(&o.logLevel, "log-level", "info", "level of the log: debug, info or error. The level debug logs each write")
@@ -64,7 +62,7 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--leader-election-lease-duration is %s, --leader-election-renew-deadline %s and --leader-election-retry-period %s: "+
 			"the lease duration must be longer than the renew deadline, and the renew deadline longer than %.1f retry periods", o.leaseDuration, o.renewDeadline, o.retryPeriod, leaderelection.JitterFactor)
 	}
-	_, err := o.MetricsOptions()
+	_, err := o.metricsOptions()
 	return err
 }
 
@@ -83,14 +81,14 @@ func (o *Options) NewManager(lease string, config *rest.Config, cached cache.Opt
 	if err != nil {
 		return nil, err
 	}
-	metricsOptions, err := o.MetricsOptions()
+	serving, err := o.metricsOptions()
 	if err != nil {
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         cached,
-		Metrics:                       metricsOptions,
+		Metrics:                       serving,
 		HealthProbeBindAddress:        o.probeAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              lease,
