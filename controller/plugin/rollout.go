@@ -69,7 +69,7 @@ func (c commands) rolloutStatus(ctx context.Context, in *cluster, arg string, wa
 		if err != nil {
 			return false, err
 		}
-		text := ""
+		var text string
 		if text, complete, err = rolloutState(o); err != nil {
 			return false, errors.New(in.amended(err.Error()))
 		}
