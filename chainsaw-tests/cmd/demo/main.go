@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	_ "embed"
 	"errors"
@@ -72,22 +73,29 @@ func create(ctx context.Context) error {
 	return nil
 }
 
-// rollOver restarts the Deployment, and prints the events until the handoff is complete.
+// rollOver restarts the Deployment, and prints the events of its StatefulSingleton until the handoff is complete.
 func rollOver(ctx context.Context) error {
-	watching, stop := context.WithCancel(ctx)
-	events := kubectl(watching, "get", "events", "--watch-only",
-		"-o", "custom-columns=TIME:.metadata.creationTimestamp,REASON:.reason,OBJECT:.involvedObject.name,MESSAGE:.message")
-	if err := events.Start(); err != nil {
-		stop()
-		return fmt.Errorf("watch the events: %w", err)
-	}
-	err := errors.Join(kubectl(ctx, "rollout", "restart", "deployment/demo").Run(),
-		kubectl(ctx, "rollout", "status", "deployment/demo", "--timeout=2m").Run())
-	time.Sleep(time.Second) // the last event follows the status
-	stop()
-	_ = events.Wait() // stopped
+	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
+	defer stop()
+	watch := kubectl(ctx, "get", "events", "--watch-only", "--field-selector", "involvedObject.kind=StatefulSingleton",
+		"-o", "custom-columns=TIME:.metadata.creationTimestamp,REASON:.reason,MESSAGE:.message")
+	watch.Stdout = nil
+	events, err := watch.StdoutPipe()
 	if err != nil {
-		return fmt.Errorf("roll out, see `kubectl describe stfs -n demo demo`: %w", err)
+		return err
+	}
+	if err := errors.Join(watch.Start(), kubectl(ctx, "rollout", "restart", "deployment/demo").Run()); err != nil {
+		return fmt.Errorf("roll out: %w", err)
+	}
+	for lines := bufio.NewScanner(events); lines.Scan(); {
+		fmt.Println(lines.Text())
+		if strings.Contains(lines.Text(), "HandoffCompleted") {
+			stop()
+		}
+	}
+	_ = watch.Wait() // stopped
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return errors.New("the handoff took more than two minutes: see `kubectl describe stfs -n demo demo`")
 	}
 	return nil
 }
