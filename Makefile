@@ -74,7 +74,7 @@ lint: $(golangci) ## Check the code with .golangci.yml
 verify: ## Fail if make generate would change a file; changes nothing
 	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
 	tar -c --exclude=./.git --exclude=./bin --exclude=./dist . | tar -x -C "$$copy"; \
-	$(MAKE) -C "$$copy" generate; \
+	$(background) $(MAKE) -C "$$copy" generate; \
 	diff -ruN -x .git -x bin -x dist . "$$copy" || \
 		{ echo "The files above are not what make generate writes: run it, and commit what it changes." >&2; exit 1; }
 
@@ -119,7 +119,7 @@ own-cluster:
 
 .PHONY: faults
 faults: own-cluster install example-images ## Test failures of nodes, kubelets, API servers, Kyverno and controller on the local cluster
-	$(in_cluster) go -C chainsaw-tests test -count=1 -timeout $(if $(API_SERVERS),75m,45m) -tags $(fault_tags) ./faults
+	$(in_cluster) go -C chainsaw-tests test -v -count=1 -timeout $(if $(API_SERVERS),75m,45m) -tags $(fault_tags) ./faults | grep -v '^=== '
 
 .PHONY: gitops-fixtures
 gitops-fixtures: own-cluster install ## Record docs/gitops/testdata, with which Argo CD's health check is tested, on the local cluster
@@ -320,7 +320,7 @@ $(test_programs): bin/%:
 
 .PHONY: $(golangci)
 $(golangci):
-	GOGC=400 go -C chainsaw-tests/tools/lint build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	GOGC=400 $(background) go -C chainsaw-tests/tools/lint build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: $(gremlins)
 $(gremlins):
@@ -329,7 +329,7 @@ $(gremlins):
 # Without service discovery, which is most of promtool and not needed to test rules.
 .PHONY: $(promtool)
 $(promtool):
-	GOGC=400 go -C chainsaw-tests/tools/promtool build -tags remove_all_sd -o $(CURDIR)/$@ github.com/prometheus/prometheus/cmd/promtool
+	GOGC=400 $(background) go -C chainsaw-tests/tools/promtool build -tags remove_all_sd -o $(CURDIR)/$@ github.com/prometheus/prometheus/cmd/promtool
 
 .PHONY: help
 help: ## Show this list
