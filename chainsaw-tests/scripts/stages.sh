@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs make with each argument, one after the other, and prints at the end how long each took. Two targets of one argument run beside
-# each other. Usage: stages.sh 'TARGET...'...
+# Runs make with each argument, one after the other, and prints at the end how long each took. Of the targets of one argument, two run
+# at a time. Usage: stages.sh 'TARGET...'...
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p dist

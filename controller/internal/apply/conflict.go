@@ -35,15 +35,16 @@ func (c *Conflicts) Tolerates(object types.NamespacedName) bool {
 	return c.conflicts[object] < inRow
 }
 
-// MustReport returns true if the status of the object must report the error, of which inConflict says whether it is a conflict. A
-// conflict is temporary, unless it happens each time. The removal of an object since it was read is temporary too.
+// MustReport returns true if the status of the object must report the error. inConflict is true if the error is a conflict, which is
+// temporary unless it happens each time. The removal of an object since it was read is temporary too.
 func (c *Conflicts) MustReport(ctx context.Context, object client.Object, err error, inConflict bool) bool {
 	overtaken := inConflict && c.Tolerates(client.ObjectKeyFromObject(object))
 	return err != nil && ctx.Err() == nil && !overtaken && !apierrors.IsNotFound(err)
 }
 
-// Result returns the result and the error of a reconcile of the object, which inConflict says to be a conflict or not. A conflict
-// that is tolerated becomes a delay. If the context has ended, the controller stops, and nothing is an error.
+// Result returns what Reconcile returns for the object. inConflict is true if the error is a conflict. A conflict that is tolerated
+// becomes a delay, so that the queue does not log it as an error. Nothing is an error after the context has ended, because the
+// controller then stops.
 func (c *Conflicts) Result(ctx context.Context, object types.NamespacedName, result ctrl.Result, err error, inConflict bool) (ctrl.Result, error) {
 	if ctx.Err() != nil {
 		return ctrl.Result{}, nil
