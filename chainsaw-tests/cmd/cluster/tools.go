@@ -300,8 +300,12 @@ func (b *build) compile(ctx context.Context, what string, args ...string) error 
 	}
 	var printed strings.Builder
 	compiled, reported := 0, time.Now()
-	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		fmt.Fprintln(&printed, lines.Text())
+	for lines := bufio.NewReader(stderr); ; {
+		line, err := lines.ReadString('\n')
+		printed.WriteString(line)
+		if err != nil {
+			break // the command has ended
+		}
 		if compiled++; time.Since(reported) > 20*time.Second {
 			progress("%s: %d of at most %d packages", b.title, compiled, strings.Count(needed, "\n")+1)
 			reported = time.Now()
