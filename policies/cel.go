@@ -2,6 +2,7 @@ package policies
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -74,14 +75,30 @@ func celVariable(name, value string) string {
 
 // celAll returns the condition that all conditions are true.
 func celAll(conditions ...string) string {
-	if len(conditions) == 0 {
-		return "true"
-	}
 	var terms []string
 	for _, condition := range conditions {
-		terms = append(terms, "("+condition+")")
+		if condition != "true" {
+			terms = append(terms, "("+condition+")")
+		}
 	}
-	return strings.Join(terms, " && ")
+	return cmp.Or(strings.Join(terms, " && "), "true")
+}
+
+// celBoth returns the operations of all lists. They see the same pod: none may change an index that another uses, or add a list
+// or map that another adds.
+func celBoth(operations ...string) string {
+	return "(" + strings.Join(operations, ") + (") + ")"
+}
+
+// celEachIf returns the mutations, each only for pods that meet the condition.
+func celEachIf(condition string, mutations ...string) (conditional []string) {
+	for _, mutation := range mutations {
+		if condition != "true" {
+			mutation = celIf(mutation, condition)
+		}
+		conditional = append(conditional, mutation)
+	}
+	return conditional
 }
 
 // celIf returns the operations if all conditions are true, and no operations otherwise.
@@ -114,10 +131,10 @@ func celAppend(object, field, path string, values ...string) string {
 	return fmt.Sprintf(`%s + [%s]`, celEnsure(object, field, path, "[]"), strings.Join(operations, ", "))
 }
 
-// celSet returns the operations that set the value of a key in a map of the pod's metadata.
+// celSet returns the operations that set the value of a key in a map of the pod's metadata. The value is a CEL expression.
 func celSet(field, key, value string) string {
 	return fmt.Sprintf("%s + [%s]", celEnsure("object.metadata", field, `"/metadata"`, "{}"),
-		celAdd(celString("/metadata/"+field+"/"+pointer(key)), celString(value)))
+		celAdd(celString("/metadata/"+field+"/"+pointer(key)), value))
 }
 
 // celPath returns the CEL expression of a JSON pointer below another. The lower part is text, and the upper is CEL.

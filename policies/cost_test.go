@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/policies"
@@ -123,6 +124,21 @@ func TestSelectedByMany(t *testing.T) {
 				t.Errorf("the policy holds the pod: %t, want %t", held, wantHeld)
 			}
 		})
+	}
+}
+
+// Kyverno decodes and encodes the whole pod for each mutation, also for those of other singletons.
+func TestMutationsOfSharedPolicy(t *testing.T) {
+	count := func(singletons int) int {
+		policy := sharedPolicy(selecting(t, 1, singletons)...).render(t, policies.NamespacedMutatingPolicy)
+		mutations, _, err := unstructured.NestedSlice(policy.Object, "spec", "mutations")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(mutations)
+	}
+	if one, many := count(1), count(20); one == 0 || many != one {
+		t.Errorf("a policy of one singleton has %d mutations and a policy of 20 has %d, want equally many", one, many)
 	}
 }
 

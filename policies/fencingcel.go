@@ -22,21 +22,14 @@ var (
 	notInjectedCEL  = fmt.Sprintf("!object.metadata.?annotations[?%s].hasValue()", celString(v1.InjectedAnnotation))
 )
 
-func fenceableCEL(s *v1.StatefulSingleton) []string {
-	regular, init := "true", notSidecarCEL
-	if names := s.Spec.Containers; len(names) > 0 {
-		regular = fmt.Sprintf("(c.name in %s || %s)", celValue(names), hasBarrierCEL)
+// fenceableCEL returns the condition that a pod can be fenced. See fenceable.
+func fenceableCEL(s subjectCEL) string {
+	none := func(list string, conditions ...string) string {
+		return fmt.Sprintf("!%s.exists(c, %s)", celListOf(list), celAll(append(conditions, notWrappedCEL)...))
 	}
-	if !s.Spec.HoldInitContainers {
-		init += " && " + hasBarrierCEL
-		if names := s.Spec.Containers; len(names) > 0 {
-			init = notSidecarCEL + " && " + regular
-		}
-	}
-	none := func(list, which string) string {
-		return fmt.Sprintf("!%s.exists(c, %s && %s)", celListOf(list), notWrappedCEL, which)
-	}
-	return append(fenceablePodCEL(wrappedNamesCEL), none("containers", regular), none("initContainers", init))
+	orBarred := func(isHeld string) string { return isHeld + " || " + hasBarrierCEL }
+	return celAll(append(fenceablePodCEL(wrappedNamesCEL),
+		none("containers", orBarred(s.holds)), none("initContainers", notSidecarCEL, orBarred(s.holdsInit)))...)
 }
 
 func fenceablePodCEL(names string) []string {
@@ -51,17 +44,16 @@ func fenceablePodCEL(names string) []string {
 
 func removeFencingCEL() []string {
 	containerEnv := "e.name == " + celString(signal.ContainerEnv)
-	return append([]string{
+	return append([]string{celBoth(
 		celRemoveFrom("initContainers", isWrappedCEL, "env", containerEnv),
 		celRemoveFrom("containers", isWrappedCEL, "env", containerEnv),
-	}, removeFromSidecarCEL()...)
+	)}, removeFromSidecarCEL()...)
 }
 
-func fenceCEL(s *v1.StatefulSingleton, o Options, fenceable string) []string {
+func fenceCEL(s subjectCEL, o Options) []string {
 	return []string{
-		celIf(nameContainerCEL("initContainers"), fenceable),
-		celIf(nameContainerCEL("containers"), fenceable),
-		celIf(fenceSidecarCEL(s.Namespace+"/"+signal.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNamesCEL, apiServerEnvs(o)...), fenceable),
+		celBoth(nameContainerCEL("initContainers"), nameContainerCEL("containers")),
+		fenceSidecarCEL(s.lease, s.leaseSeconds, wrappedNamesCEL, apiServerEnvs(o)...),
 	}
 }
 
@@ -69,11 +61,12 @@ func fenceCEL(s *v1.StatefulSingleton, o Options, fenceable string) []string {
 func removeFromSidecarCEL() []string {
 	credentials := fmt.Sprintf("c.name == %s && c.?projected.?sources.orValue([]) == %s", celString(signal.CredentialsVolume), celValue(injected.CredentialsSources()))
 	return []string{
-		celRemoveFrom("initContainers", isSidecarCEL, "env", "e.name in "+celValue(fencingEnvs)),
-		celRemoveFrom("initContainers", isSidecarCEL, "volumeMounts", isMountCEL),
+		celBoth(
+			celRemoveFrom("initContainers", isSidecarCEL, "env", "e.name in "+celValue(fencingEnvs)),
+			celRemoveFrom("initContainers", isSidecarCEL, "volumeMounts", isMountCEL),
+			celIf("["+celRemove(celString("/metadata/annotations/"+pointer(v1.FencingAnnotation)))+"]",
+				fmt.Sprintf("object.metadata.?annotations[?%s].hasValue()", celString(v1.FencingAnnotation)), "!("+noSidecarCEL+")")),
 		celEach("volumes", "["+celRemove(`"/spec/volumes/" + string(i)`)+"]", credentials, notMountedCEL) + ".reverse()",
-		celIf("["+celRemove(celString("/metadata/annotations/"+pointer(v1.FencingAnnotation)))+"]",
-			fmt.Sprintf("object.metadata.?annotations[?%s].hasValue()", celString(v1.FencingAnnotation)), "!("+noSidecarCEL+")"),
 	}
 }
 
@@ -82,11 +75,13 @@ func nameContainerCEL(list string) string {
 	return celAppendEach(list, "env", celVariable(signal.ContainerEnv, "c.name"), isWrappedCEL)
 }
 
-func fenceSidecarCEL(lease string, seconds int32, names string, more ...corev1.EnvVar) string {
+// fenceSidecarCEL gives the sidecar the settings and the credentials, and marks the pod. See fenceSidecar. The lease, the seconds
+// and the names are CEL.
+func fenceSidecarCEL(lease, seconds, names string, more ...corev1.EnvVar) string {
 	path := celPathOf("initContainers")
 	env := []string{
-		celVariable(signal.LeaseEnv, celString(lease)),
-		celVariable(signal.LeaseDurationEnv, celString(strconv.Itoa(int(seconds)))),
+		celVariable(signal.LeaseEnv, lease),
+		celVariable(signal.LeaseDurationEnv, seconds),
 		celVariable(signal.HeldEnv, names),
 		celValue(fieldEnv(signal.PodNameEnv, "metadata.name")),
 	}
@@ -97,20 +92,17 @@ func fenceSidecarCEL(lease string, seconds int32, names string, more ...corev1.E
 		celAppend("c", "env", path, env...),
 		celAppend("c", "volumeMounts", path, celValue(credentialsMount())),
 		celAppend("object.spec", "volumes", `"/spec"`, celValue(credentialsVolume())),
-		celSet("annotations", v1.FencingAnnotation, string(v1.FencingLease))), isSidecarCEL)
+		celSet("annotations", v1.FencingAnnotation, celString(string(v1.FencingLease)))), isSidecarCEL)
 }
 
-func removeLockFencingCEL() (mutations []string) {
+func removeLockFencingCEL() []string {
 	remove := "[" + celRemove(celPath(celPathOf("containers"), "command/0")) + "]"
 	unwrap := celEach("containers", fmt.Sprintf("%s + %s + %s", remove, remove, remove), isWrappedCEL)
-	for _, mutation := range append([]string{
+	return celEachIf(notInjectedCEL, append([]string{celBoth(
 		celRemoveFrom("containers", "true", "env", "e.name in "+celValue(lockFencingEnvs)),
 		celRemoveFrom("containers", "true", "volumeMounts", "e.name == "+celString(signalVolume)),
 		unwrap,
-	}, removeFromSidecarCEL()...) {
-		mutations = append(mutations, celIf(mutation, notInjectedCEL))
-	}
-	return mutations
+	)}, removeFromSidecarCEL()...)...)
 }
 
 func fenceableByLockCEL() []string {
@@ -126,12 +118,12 @@ func fenceableByLockCEL() []string {
 // last, because a pod that has them is not fenceable.
 func fenceByLockCEL(l *v1.StatefulSetLock, o Options) []string {
 	mutations := []string{
-		mountSignalCEL("containers"),
-		celEach("containers", "["+wrapCEL("containers")+"]", notWrappedCEL),
+		celBoth(mountSignalCEL("containers"), celEach("containers", "["+wrapCEL("containers")+"]", notWrappedCEL)),
 		addPodUIDCEL("containers"), nameContainerCEL("containers"),
 		celAppendEach("containers", "env", celValue(hooksEnv(l)), isWrappedCEL),
-		celIf(sidecarCEL(o), noSidecarCEL), sidecarAsRootCEL(), limitSidecarCEL(o),
+		celIf(sidecarCEL(o), noSidecarCEL), celBoth(sidecarAsRootCEL(), limitSidecarCEL(o)),
 	}
 	mutations = append(mutations, pullSecretsCEL(o)...)
-	return append(mutations, fenceSidecarCEL(l.Namespace+"/"+l.Spec.LeaseName, l.Spec.LeaseDurationSeconds, regularNamesCEL, lockEnvs(l, o)...))
+	lease, seconds := celString(l.Namespace+"/"+l.Spec.LeaseName), celString(strconv.Itoa(int(l.Spec.LeaseDurationSeconds)))
+	return append(mutations, fenceSidecarCEL(lease, seconds, regularNamesCEL, lockEnvs(l, o)...))
 }

@@ -3,6 +3,7 @@ package policies
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -29,58 +30,112 @@ var (
 	noSidecarCEL  = fmt.Sprintf("!%s.exists(c, %s)", celListOf("initContainers"), isSidecarCEL)
 )
 
-func commonCEL(s *v1.StatefulSingleton, o Options) []string {
-	mutations := holdCEL("containers", namedCEL(s.Spec.Containers)...)
-	if s.Spec.HoldInitContainers || len(s.Spec.Containers) > 0 {
-		which := []string{notSidecarCEL}
+// subjectCEL has what a policy needs from the singleton that selects the pod, as CEL. The policy of one singleton has constants.
+type subjectCEL struct {
+	// holds and holdsInit are the conditions that the singleton asks for container c, or init container c, to be held.
+	holds, holdsInit string
+	// movesProbes and fences are the conditions that it asks for readiness probes by the sidecar, and for fencing by a Lease.
+	movesProbes, fences string
+	// name, lease (<namespace>/<name>) and leaseSeconds are strings.
+	name, lease, leaseSeconds string
+	// gracePeriod is a number of seconds.
+	gracePeriod string
+	// fenceable is the condition that the pod can be fenced.
+	fenceable string
+}
+
+// subjectOf returns the constants for a singleton. The condition fenceable is left to the caller.
+func subjectOf(s *v1.StatefulSingleton) subjectCEL {
+	holds, holdsInit := "true", strconv.FormatBool(s.Spec.HoldInitContainers)
+	if names := s.Spec.Containers; len(names) > 0 {
+		holds = "c.name in " + celValue(names)
 		if !s.Spec.HoldInitContainers {
-			which = append(which, namedCEL(s.Spec.Containers)...)
+			holdsInit = holds
 		}
-		mutations = append(mutations, holdCEL("initContainers", which...)...)
 	}
+	return subjectCEL{
+		holds: holds, holdsInit: holdsInit,
+		movesProbes: strconv.FormatBool(s.Spec.ReadinessProbes != v1.ReadinessKubelet),
+		fences:      strconv.FormatBool(s.Spec.Fencing == v1.FencingLease),
+		name:        celString(s.Name), lease: celString(leaseOf(s)), leaseSeconds: celString(leaseSecondsOf(s)),
+		gracePeriod: celValue(gracePeriod(s)),
+	}
+}
+
+// subjectsCEL returns the CEL for the singletons in a variable, which are maps of settingsCEL. Usually there is one. A pod that
+// several select is held as each of them asks, and is never released.
+func subjectsCEL(variable string) subjectCEL {
+	any := func(condition string) string { return fmt.Sprintf("%s.exists(x, %s)", variable, condition) }
+	fencing := fmt.Sprintf(`%s.filter(x, x.lease != "")[0]`, variable)
+	return subjectCEL{
+		holds: any("x.containers.size() == 0 || c.name in x.containers"), holdsInit: any("x.holdsInit || c.name in x.containers"),
+		movesProbes: any("x.movesProbes"), fences: any(`x.lease != ""`),
+		name: fmt.Sprintf("%s[%s.size() - 1].name", variable, variable), lease: fencing + ".lease", leaseSeconds: fencing + ".leaseSeconds",
+		gracePeriod: fmt.Sprintf("%s.map(x, int(x.gracePeriod)).max()", variable),
+	}
+}
+
+// settingsCEL returns what subjectsCEL reads.
+func settingsCEL(s *v1.StatefulSingleton) string {
+	settings := map[string]any{
+		"name": s.Name, "containers": append([]string{}, s.Spec.Containers...), "holdsInit": s.Spec.HoldInitContainers,
+		"movesProbes": s.Spec.ReadinessProbes != v1.ReadinessKubelet, "gracePeriod": gracePeriod(s), "lease": "",
+	}
+	if s.Spec.Fencing == v1.FencingLease {
+		settings["lease"], settings["leaseSeconds"] = leaseOf(s), leaseSecondsOf(s)
+	}
+	return celValue(settings)
+}
+
+func leaseOf(s *v1.StatefulSingleton) string { return s.Namespace + "/" + signal.LeaseName(s.Name) }
+
+func leaseSecondsOf(s *v1.StatefulSingleton) string {
+	return strconv.Itoa(int(s.Spec.LeaseDurationSeconds))
+}
+
+// injectCEL returns the mutations that inject a pod of the namespace. Kyverno decodes and encodes the whole pod for each of them,
+// so operations that do not depend on each other are in one mutation.
+func injectCEL(namespace string, s subjectCEL, o Options) []string {
+	mutations := holdCEL(s)
 	mutations = append(mutations, pullSecretsCEL(o)...)
 	gate := celAppend("object.spec", "readinessGates", `"/spec"`, celValue(corev1.PodReadinessGate{ConditionType: v1.ReadyCondition}))
-	mutations = append(mutations, celIf(gate+" + "+sidecarCEL(o), noSidecarCEL), sidecarAsRootCEL(), limitSidecarCEL(o))
-	if s.Spec.ReadinessProbes != v1.ReadinessKubelet {
-		mutations = append(mutations, moveReadinessProbesCEL()...)
+	mutations = append(mutations, celIf(gate+" + "+sidecarCEL(o), noSidecarCEL), celBoth(sidecarAsRootCEL(), limitSidecarCEL(o)))
+	if s.movesProbes != "false" {
+		mutations = append(mutations, celEachIf(s.movesProbes, moveReadinessProbesCEL()...)...)
 	}
-	if s.Spec.Fencing == v1.FencingLease {
-		mutations = append(mutations, removeFencingCEL()...)
+	if s.fences != "false" {
+		mutations = append(mutations, celEachIf(s.fences, removeFencingCEL()...)...)
+		mutations = append(mutations, celEachIf(celAll(s.fences, s.fenceable), fenceCEL(s, o)...)...)
 	}
-	return mutations
+	return append(mutations, celBoth(extendGracePeriodCEL(s), markCEL(namespace, s)))
 }
 
-// ownCEL returns the mutations that differ between singletons. They follow commonCEL. The expression is the condition that a
-// pod can be fenced.
-func ownCEL(s *v1.StatefulSingleton, o Options, fenceable string) (mutations []string) {
-	if s.Spec.Fencing == v1.FencingLease {
-		mutations = fenceCEL(s, o, fenceable)
+// holdCEL returns the mutations that hold containers with the wrapper or the barrier. See hold.
+func holdCEL(s subjectCEL) []string {
+	steps := holdListCEL("containers", s.holds)
+	if s.holdsInit != "false" {
+		for i, step := range holdListCEL("initContainers", notSidecarCEL, s.holdsInit) {
+			steps[i] = celBoth(steps[i], step)
+		}
 	}
-	return append(mutations, extendGracePeriodCEL(s), markCEL(s))
+	return steps
 }
 
-// namedCEL returns the condition that a container has one of the names.
-func namedCEL(names []string) []string {
-	if len(names) == 0 {
-		return nil
-	}
-	return []string{"c.name in " + celValue(names)}
-}
-
-func holdCEL(list string, isHeld ...string) []string {
+func holdListCEL(list string, isHeld ...string) []string {
 	path := celPathOf(list)
-	step := func(operations string, conditions ...string) string {
+	each := func(operations string, conditions ...string) string {
 		return celEach(list, operations, slices.Concat(isHeld, conditions)...)
 	}
 	return []string{
-		mountSignalCEL(list, isHeld...),
-		step("["+wrapCEL(list)+"]", notWrappedCEL, isWrappableCEL),
-		step("["+celAdd(celPath(path, "startupProbe"), celValue(startedProbe()))+"]", isWrappedCEL, "!has(c.startupProbe)", startupProbeNeededCEL(list)),
-		celRemoveFrom(list, isWrappedCEL+" && !("+hasPodUIDCEL+")", "env", "e.name == "+celString(signal.PodUIDEnv)),
-		addPodUIDCEL(list),
-		refreshBarriersCEL(list),
-		// The barrier is the last variable, because the last value of a name wins.
-		step(celAppend("c", "env", path, barrierCEL()), notWrappedCEL, "!c.?env.orValue([]).exists(e, "+isBarrierCEL()+")"),
+		celBoth(mountSignalCEL(list, isHeld...), each("["+wrapCEL(list)+"]", notWrappedCEL, isWrappableCEL)),
+		celBoth(
+			each("["+celAdd(celPath(path, "startupProbe"), celValue(startedProbe()))+"]", isWrappedCEL, "!has(c.startupProbe)", startupProbeNeededCEL(list)),
+			celRemoveFrom(list, isWrappedCEL+" && !("+hasPodUIDCEL+")", "env", "e.name == "+celString(signal.PodUIDEnv))),
+		celBoth(
+			addPodUIDCEL(list),
+			refreshBarriersCEL(list),
+			// The barrier is the last variable, because the last value of a name wins.
+			each(celAppend("c", "env", path, barrierCEL()), notWrappedCEL, "!c.?env.orValue([]).exists(e, "+isBarrierCEL()+")")),
 	}
 }
 

@@ -90,53 +90,33 @@ func mutatingSingleton(s *v1.StatefulSingleton, o Options) (*unstructured.Unstru
 	policy.Annotations[SingletonAnnotation] = keyOf(s).String()
 	policy.own(s, "StatefulSingleton")
 	policy.addCondition(isSmall)
-	policy.mutate(commonCEL(s, o)...)
-	policy.mutate(ownCEL(s, o, policy.fenceable(s, "fenceable"))...)
-	policy.mutate(answerCEL(policy.ref()))
+	policy.inject(s.Namespace, subjectOf(s), o)
 	return toUnstructured(policy)
 }
 
-// mutatingNamespace returns the NamespacedMutatingPolicy that injects the pods of the singletons, which have the selectors.
+// mutatingNamespace returns the NamespacedMutatingPolicy that injects the pods of the singletons, which have the selectors. Its
+// mutations are the same for all singletons, because Kyverno executes each of them for every pod, also those of another singleton.
 func mutatingNamespace(namespace string, singletons []v1.StatefulSingleton, selectors []string, o Options) (*unstructured.Unstructured, error) {
 	policy := newMutatingPolicy(o.Kind.OfNamespace(namespace), nil)
-	groups := byVariant(singletons)
-	policy.Annotations[NamespaceAnnotation], policy.Annotations[InstalledAnnotation] = namespace, installedIn(groups)
+	policy.Annotations[NamespaceAnnotation], policy.Annotations[InstalledAnnotation] = namespace, installedIn(byVariant(singletons))
 	policy.addCondition(admissionregistrationv1.MatchCondition{Name: "selector", Expression: selectedByFewCEL(selectors)})
 	policy.addCondition(isSmall)
-	selected := map[string]string{}
+	var selecting []string
 	for i, s := range singletons {
-		selected[s.Name] = policy.variable("selected_by_"+shorten(s.Name, s.Name), selectors[i])
+		selecting = append(selecting, policy.variable("selecting_"+shorten(s.Name, s.Name), fmt.Sprintf("%s ? [%s] : []", selectors[i], settingsCEL(&s))))
 	}
-	for n, alike := range groups {
-		var conditions []string
-		for _, s := range alike {
-			conditions = append(conditions, selected[s.Name])
-		}
-		isAlike := policy.variable(fmt.Sprintf("selected_by_any_of_%d", n), strings.Join(conditions, " || "))
-		policy.mutateIf(isAlike, commonCEL(&alike[0], o)...)
-		fenceable := policy.fenceable(&alike[0], fmt.Sprintf("fenceable_%d", n))
-		for _, s := range alike {
-			policy.mutateIf(selected[s.Name], ownCEL(&s, o, fenceable)...)
-		}
-	}
-	policy.mutate(answerCEL(policy.ref()))
+	all := policy.variable("selecting", "["+strings.Join(selecting, ", ")+"].flatten()")
+	policy.inject(namespace, subjectsCEL(all), o)
 	return toUnstructured(policy)
 }
 
-// mutateIf adds a mutation for each expression, for pods that meet the condition.
-func (p *mutatingPolicy) mutateIf(condition string, expressions ...string) {
-	for _, expression := range expressions {
-		p.mutate(celIf(expression, condition))
+// inject adds the mutations that inject the pods of a singleton, and answer a probe.
+func (p *mutatingPolicy) inject(namespace string, s subjectCEL, o Options) {
+	if s.fences != "false" {
+		s.fenceable = p.variable("fenceable", fenceableCEL(s))
 	}
-}
-
-// fenceable adds a variable with the condition that a pod of s can be fenced, if s asks for it. It returns the expression that
-// reads the variable.
-func (p *mutatingPolicy) fenceable(s *v1.StatefulSingleton, name string) string {
-	if s.Spec.Fencing != v1.FencingLease {
-		return ""
-	}
-	return p.variable(name, celAll(fenceableCEL(s)...))
+	p.mutate(injectCEL(namespace, s, o)...)
+	p.mutate(answerCEL(p.ref()))
 }
 
 // mutatingLock returns the NamespacedMutatingPolicy that makes each new pod of the lock's StatefulSet a reader. With fencing
@@ -149,32 +129,32 @@ func mutatingLock(l *v1.StatefulSetLock, o Options) (*unstructured.Unstructured,
 	policy.Spec.FailurePolicy = admissionregistrationv1.Ignore // see renderLock
 	policy.addCondition(admissionregistrationv1.MatchCondition{Name: "owner", Expression: ownedCEL(l)})
 	policy.mutate(
-		celSet("labels", v1.StsRoleLabel, v1.StsRoleReader),
-		celSet("labels", v1.LockLabel, l.Name),
+		celSet("labels", v1.StsRoleLabel, celString(v1.StsRoleReader)),
+		celSet("labels", v1.LockLabel, celString(l.Name)),
 	)
 	if l.Spec.Fencing == v1.LockFencingLease {
 		policy.addCondition(isSmall)
 		policy.mutate(removeLockFencingCEL()...)
-		policy.mutateIf(policy.variable("fenceable", celAll(fenceableByLockCEL()...)), fenceByLockCEL(l, o)...)
+		policy.mutate(celEachIf(policy.variable("fenceable", celAll(fenceableByLockCEL()...)), fenceByLockCEL(l, o)...)...)
 	}
 	policy.mutate(answerCEL(policy.ref()))
 	return toUnstructured(policy)
 }
 
 // markCEL sets the label and the annotation that name the singleton.
-func markCEL(s *v1.StatefulSingleton) string {
-	return celSet("annotations", v1.InjectedAnnotation, s.Namespace+"/"+s.Name) + " + " + celSet("labels", v1.SingletonLabel, s.Name)
+func markCEL(namespace string, s subjectCEL) string {
+	return celSet("annotations", v1.InjectedAnnotation, celString(namespace+"/")+" + "+s.name) + " + " + celSet("labels", v1.SingletonLabel, s.name)
 }
 
 // extendGracePeriodCEL gives a pod at least the grace period of s.
-func extendGracePeriodCEL(s *v1.StatefulSingleton) string {
-	return celIf("["+celAdd(`"/spec/terminationGracePeriodSeconds"`, celValue(gracePeriod(s)))+"]",
-		fmt.Sprintf("object.spec.?terminationGracePeriodSeconds.orValue(%d) < %d", defaultGracePeriod, gracePeriod(s)))
+func extendGracePeriodCEL(s subjectCEL) string {
+	return celIf("["+celAdd(`"/spec/terminationGracePeriodSeconds"`, s.gracePeriod)+"]",
+		fmt.Sprintf("object.spec.?terminationGracePeriodSeconds.orValue(%d) < %s", defaultGracePeriod, s.gracePeriod))
 }
 
 // answerCEL answers a probe pod.
 func answerCEL(policy Ref) string {
-	return celIf(celSet("annotations", answer(policy), "true"), annotationCEL(probeAnnotation)+` == "true"`)
+	return celIf(celSet("annotations", answer(policy), celString("true")), annotationCEL(probeAnnotation)+` == "true"`)
 }
 
 // annotationCEL returns an annotation of the pod. A missing annotation is empty.

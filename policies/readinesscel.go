@@ -34,8 +34,8 @@ func moveReadinessProbesCEL() []string {
 		isSidecarCEL, onHostNetworkCEL, "!c.?env.orValue([]).exists(e, e.name == "+celString(signal.ProbeHostEnv)+")")
 	return []string{
 		serveOnLoopback,
-		moveReadinessProbeCEL("containers"), askOnLoopbackCEL("containers"),
-		moveReadinessProbeCEL("initContainers"), askOnLoopbackCEL("initContainers"),
+		celBoth(moveReadinessProbeCEL("containers"), moveReadinessProbeCEL("initContainers")),
+		celBoth(askOnLoopbackCEL("containers"), askOnLoopbackCEL("initContainers")),
 	}
 }
 

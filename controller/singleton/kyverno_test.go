@@ -97,7 +97,7 @@ func mutate(ctx context.Context, request admission.Request) admission.Response {
 				if served := namespace.Labels[kyvernoLabel]; served != "serves" && served != per {
 					continue
 				}
-				switch exists, injects := rulesOf(ctx, policy, key); {
+				switch exists, injects := rulesOf(ctx, policy, s); {
 				case injects:
 					answer(inject(&pod, key), policy)
 				case !exists && webhooks[policy] && kind == policies.ClusterPolicy: // the other kind lets such pods through
@@ -122,16 +122,16 @@ var (
 )
 
 // rulesOf returns whether the policy exists and whether it injects pods for the singleton.
-func rulesOf(ctx context.Context, ref policies.Ref, singleton client.ObjectKey) (exists, injects bool) {
+func rulesOf(ctx context.Context, ref policies.Ref, singleton *v1.StatefulSingleton) (exists, injects bool) {
 	policy := &unstructured.Unstructured{}
 	policy.SetGroupVersionKind(ref.Kind.GVK())
 	if err := c.Get(ctx, ref.NamespacedName, policy); err != nil {
 		return false, false
 	}
-	spec := fmt.Sprint(policy.Object["spec"])
-	webhooks[ref] = !strings.Contains(spec, "expression:false")
-	mark := map[policies.Kind]string{policies.ClusterPolicy: `"value":"%s"`, policies.NamespacedMutatingPolicy: `value: "%s"`}
-	return true, webhooks[ref] && strings.Contains(spec, fmt.Sprintf(mark[ref.Kind], singleton))
+	webhooks[ref] = !strings.Contains(fmt.Sprint(policy.Object["spec"]), "expression:false")
+	shared, err := policies.InstalledIn(policy)
+	own := policy.GetAnnotations()[policies.SingletonAnnotation] == client.ObjectKeyFromObject(singleton).String()
+	return true, webhooks[ref] && err == nil && (own || shared.Has(singleton))
 }
 
 // answer adds the annotation that shows that a probe passed through the policy.

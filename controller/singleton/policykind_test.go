@@ -43,7 +43,7 @@ func (w *world) enforced() []policies.Ref {
 	webhooksMu.Lock()
 	defer webhooksMu.Unlock()
 	return slices.DeleteFunc(w.refs(), func(ref policies.Ref) bool {
-		_, injects := rulesOf(w.t.Context(), ref, w.key(singletonName))
+		_, injects := rulesOf(w.t.Context(), ref, w.singleton())
 		return !injects
 	})
 }
@@ -151,7 +151,7 @@ func (w *world) injectedBy(kind policies.Kind) (names []string) {
 	var list v1.StatefulSingletonList
 	w.Expect(c.List(w.t.Context(), &list, client.InNamespace(w.namespace))).To(Succeed())
 	for i := range list.Items {
-		if _, injects := rulesOf(w.t.Context(), kind.OfNamespace(w.namespace), client.ObjectKeyFromObject(&list.Items[i])); injects {
+		if _, injects := rulesOf(w.t.Context(), kind.OfNamespace(w.namespace), &list.Items[i]); injects {
 			names = append(names, list.Items[i].Name)
 		}
 	}
