@@ -69,8 +69,11 @@ func (d *decision) requeueIn(delay time.Duration) {
 }
 
 // settling is how long to wait before the ReplicaSet of the holder is scaled to zero, until the kubelet has
-// processed the last write of the standby.
+// processed the last write of the standby. A fenced pod does not wait for its kubelet: its sidecar watches the Lease.
 func (d *decision) settling(standby *ClassifiedPod) time.Duration {
+	if standby.fencing != nil {
+		return 0
+	}
 	return min(d.left(standbyQuietPeriod, lastWrite(standby.Pod)), d.left(maxQuietWait, lastStart(standby.Pod)))
 }
 

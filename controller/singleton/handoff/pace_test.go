@@ -35,24 +35,27 @@ func TestDecideWaitsForQuietStandby(t *testing.T) {
 		standby *PodWrapper
 		// wantWait is the remaining time to wait. It is 0 if db-1 is asked to stop at once.
 		wantWait time.Duration
+		chosen   bool
 	}{
-		"the standby was just written":                    {written(started(wrapper()), 0), 3 * time.Second},
-		"the standby was written a second ago":            {written(started(wrapper()), time.Hour, time.Second, time.Minute), 2 * time.Second},
-		"the standby was written before the quiet period": {written(started(wrapper()), 3*time.Second), 0},
-		"the standby waits at the barrier":                {written(started(MakePod("db-2").Barrier().Injected().Warm()), time.Second), 2 * time.Second},
-		"the standby is written repeatedly":               {written(startedAgo(wrapper(), 14*time.Second), 0), time.Second},
-		"the standby started long ago":                    {written(startedAgo(wrapper(), 15*time.Second), 0), 0},
-		"the clock of the standby's node is ahead":        {written(startedAgo(wrapper(), -time.Minute), 0), 0},
+		"the standby was just written":                    {written(started(wrapper()), 0), 3 * time.Second, false},
+		"the standby was written a second ago":            {written(started(wrapper()), time.Hour, time.Second, time.Minute), 2 * time.Second, false},
+		"the standby was written before the quiet period": {written(started(wrapper()), 3*time.Second), 0, false},
+		"the standby waits at the barrier":                {written(started(MakePod("db-2").Barrier().Injected().Warm()), time.Second), 2 * time.Second, true},
+		"a fenced standby was just written":               {written(started(wrapper().Fenced()), 0), 0, true},
+		"the standby is written repeatedly":               {written(startedAgo(wrapper(), 14*time.Second), 0), time.Second, false},
+		"the standby started long ago":                    {written(startedAgo(wrapper(), 15*time.Second), 0), 0, false},
+		"the clock of the standby's node is ahead":        {written(startedAgo(wrapper(), -time.Minute), 0), 0, false},
 		"one container of the standby started later": {
-			written(startedAgo(wrapper(), time.Minute).State("app", startedAgo(wrapper(), 2*time.Second).Status.InitContainerStatuses[0].State), 0), 3 * time.Second,
+			written(startedAgo(wrapper(), time.Minute).State("app", startedAgo(wrapper(), 2*time.Second).Status.InitContainerStatuses[0].State), 0), 3 * time.Second, false,
 		},
-		"the time of the last write is unknown": {wrapper(), 0},
+		"the time of the last write is unknown": {wrapper(), 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := MakeSnapshot(holding(), tc.standby.Revision(2)).Holder("db-1")
+			s.Lease = MakeLease().Silent(0)
 			plan := handoff.Decide(s.Snapshot, now)
 			wantSteps := []handoff.Step{protectStandby("db-2")}
-			if name == "the standby waits at the barrier" {
+			if tc.chosen {
 				wantSteps[0] = choose("db-2")
 			}
 			wantRequeue := tc.wantWait
