@@ -70,7 +70,7 @@ func largestPod() *corev1.Pod {
 // The policies hold the largest pod that they accept, and do not apply to a pod with one more container or variable.
 func TestSizeOfPods(t *testing.T) {
 	s := readSingleton(t, "hold-init-containers")
-	s.Spec.Fencing, s.Spec.LeaseDurationSeconds = v1.FencingLease, 15
+	s.Spec.Fencing = v1.FencingLease
 	another := *s.DeepCopy()
 	another.Name, another.UID, another.Spec.Containers, another.Spec.Fencing = "another", "another", []string{"c1"}, v1.FencingKubelet
 	lock := fencedLock(nil)
@@ -148,7 +148,7 @@ func selecting(t testing.TB, some, all int) (singletons []v1.StatefulSingleton) 
 	for i := range all {
 		s := *readSingleton(t, "hold-init-containers")
 		s.Name, s.UID, s.Spec.Containers = fmt.Sprint("db-", i), "", []string{fmt.Sprint("c", i)}
-		s.Spec.Fencing, s.Spec.LeaseDurationSeconds = v1.FencingLease, 15
+		s.Spec.Fencing = v1.FencingLease
 		if i >= some {
 			s.Spec.Selector = v1.LabelSelector{MatchLabels: map[string]string{"app": s.Name}}
 		}
@@ -160,7 +160,7 @@ func selecting(t testing.TB, some, all int) (singletons []v1.StatefulSingleton) 
 // BenchmarkMutation measures the time that Kyverno's engines need for a pod.
 func BenchmarkMutation(b *testing.B) {
 	fenced := readSingleton(b, "hold-init-containers")
-	fenced.Spec.Fencing, fenced.Spec.LeaseDurationSeconds = v1.FencingLease, 15
+	fenced.Spec.Fencing = v1.FencingLease
 	lock := fencedLock(nil)
 	lock.Namespace, lock.Spec.StatefulSetName = fenced.Namespace, "db"
 	large := podWith(1, 1)

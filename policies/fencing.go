@@ -23,7 +23,7 @@ func fenceRule(s *v1.StatefulSingleton, o Options) kyvernov1.Rule {
 		RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(fenceable(s)...)},
 		Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{
 			step(nameContainers("initContainers"), nameContainers("containers")),
-			fenceSidecar(s.Namespace+"/"+signal.LeaseName(s.Name), s.Spec.LeaseDurationSeconds, wrappedNames, apiServerEnvs(o)...),
+			fenceSidecar(s.Namespace+"/"+signal.LeaseName(s.Name), signal.LeaseSeconds(s.Spec.LeaseDurationSeconds), wrappedNames, apiServerEnvs(o)...),
 		}},
 	}
 }

@@ -42,8 +42,8 @@ func wantFenced(t *testing.T, pod *corev1.Pod, s *v1.StatefulSingleton, wantHeld
 	if diff := cmp.Diff(wantHeld, settings.Held); diff != "" {
 		t.Errorf("held containers of the sidecar (-want +got):\n%s", diff)
 	}
-	if settings.Duration.Seconds() != float64(s.Spec.LeaseDurationSeconds) {
-		t.Errorf("the duration is %s, want %d seconds", settings.Duration, s.Spec.LeaseDurationSeconds)
+	if want := float64(signal.LeaseSeconds(s.Spec.LeaseDurationSeconds)); settings.Duration.Seconds() != want {
+		t.Errorf("the duration is %s, want %g seconds", settings.Duration, want)
 	}
 	wantEachOnce(t, allContainers(*pod))
 }

@@ -209,6 +209,7 @@ func testFencedSettings(t *testing.T, c client.Client) {
 	checkFenced(t, c, "fenced-settings", map[string]fencedCase{
 		"passes: as the policy prepares it": {},
 		"passes: another duration":          {change: inSidecar(setEnv(signal.LeaseDurationEnv, "3600"))},
+		"passes: never expires":             {change: inSidecar(setEnv(signal.LeaseDurationEnv, "2147483647"))},
 		"passes: two containers": {change: func(p *corev1.Pod) {
 			second := *p.Spec.Containers[0].DeepCopy()
 			second.Name = "web"
@@ -381,6 +382,7 @@ func testFencedByLock(t *testing.T, c client.Client) {
 		"another lock":                   {inSidecar(setEnv(signal.LockEnv, "web")), environment},
 		"no lock in the sidecar":         {inSidecar(withoutEnv(signal.LockEnv)), environment},
 		"another duration":               {inSidecar(setEnv(signal.LeaseDurationEnv, "4")), environment},
+		"never expires":                  {inSidecar(setEnv(signal.LeaseDurationEnv, "2147483647")), environment},
 		"another container":              {inSidecar(setEnv(signal.HeldEnv, "web")), environment},
 		"another image":                  {inSidecar(func(c *corev1.Container) { c.Image = "evil" }), gate},
 		"another program":                {inSidecar(func(c *corev1.Container) { c.Command = []string{"evil"} }), gate},

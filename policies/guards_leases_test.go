@@ -120,7 +120,7 @@ func fencingRequests(otherField, notHolder, noHolder, never string) []request {
 		{"held", holder, "merge", bodies(renewLease, renewFor("3600"), releaseLease), ""},
 		{"held", holder, "merge", bodies(takeLease, renewWith(`"holderIdentity":"db-1_`+db1+`"`), renewWith(`"holderIdentity":""`),
 			`{"spec":{"renewTime":"2026-01-01T00:00:10.000000Z","leaseDurationSeconds":20}}`, `{"spec":{"holderIdentity":"","leaseDurationSeconds":20}}`,
-			renewFor("4"), renewFor("3601"), renewFor("null")), eitherRenews},
+			renewFor("4"), renewFor("3601"), renewFor("2147483646"), renewFor("null")), eitherRenews},
 		{"held", holder, "merge", bodies(renewWith(`"leaseTransitions":4`), renewWith(`"acquireTime":"2026-01-01T00:00:20.000000Z"`),
 			bothOf(`{"metadata":{"labels":{"a":"b"}}}`, renewLease), bothOf(noOwner, renewLease)), otherField},
 
@@ -169,7 +169,7 @@ func testLeaseWrites(t *testing.T, config *rest.Config) {
 		objects[state] = lease
 	}
 	wantAnswers(t, config, objects, append(fencingRequests(otherField, namesDB0, noPod, never), []request{
-		{"held", holder, "merge", bodies(`{"spec":{"renewTime":"2026-01-01T00:00:10.000001Z"}}`, `{"spec":{"holderIdentity":null}}`), ""},
+		{"held", holder, "merge", bodies(`{"spec":{"renewTime":"2026-01-01T00:00:10.000001Z"}}`, renewFor("2147483647"), `{"spec":{"holderIdentity":null}}`), ""},
 		{"held", holder, "merge", bodies(`{}`, `{"spec":{"renewTime":null}}`), eitherRenews},
 		{"held", holder, "merge", bodies(renewWith(`"leaseTransitions":null`), bothOf(annotate("retire", `"`+db0+`"`), renewLease),
 			bothOf(`{"metadata":{"annotations":null}}`, renewLease), bothOf(finalize, renewLease)), otherField},

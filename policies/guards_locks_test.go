@@ -231,6 +231,7 @@ func testFencedWriterLease(t *testing.T, config *rest.Config, l *v1.StatefulSetL
 	wantAnswers(t, config, objects, append(fencingRequests(otherField, leaseRefused, leaseRefused, never), []request{
 		{"held writes", holder, "merge", bodies(writing(`"3"`, renewLease)), ""},
 		{"writes", holder, "merge", bodies(renewLease, releaseLease), ""},
+		{"held", holder, "merge", bodies(renewFor("2147483647")), eitherRenews},
 		{"held", holder, "merge", bodies(writing(`"4"`, renewLease), writing(`""`, renewLease), annotate("writing", `"3"`),
 			writing(`"3"`, releaseLease)), eitherRenews},
 		{"writes", holder, "merge", bodies(writing("null", renewLease)), otherField},

@@ -90,7 +90,7 @@ func settingsCEL(s *v1.StatefulSingleton) string {
 func leaseOf(s *v1.StatefulSingleton) string { return s.Namespace + "/" + signal.LeaseName(s.Name) }
 
 func leaseSecondsOf(s *v1.StatefulSingleton) string {
-	return strconv.Itoa(int(s.Spec.LeaseDurationSeconds))
+	return strconv.Itoa(int(signal.LeaseSeconds(s.Spec.LeaseDurationSeconds)))
 }
 
 // injectCEL returns the mutations that inject a pod of the namespace. Kyverno decodes and encodes the whole pod for each of them,

@@ -124,7 +124,7 @@ func serversOf(t *testing.T, pod *corev1.Pod) []int {
 func TestServerOfAFencedPodCutOff(t *testing.T) {
 	severalServers(t)
 	const duration = 20
-	s := singleton(t, world.Options{LeaseDuration: duration, Env: map[string]string{"STOP_SECONDS": "0.1"}})
+	s := singleton(t, world.Options{LeaseDuration: new(int32(duration)), Env: map[string]string{"STOP_SECONDS": "0.1"}})
 	pod := holder(t, s)
 	servers := serversOf(t, pod)
 	cut := time.Now()

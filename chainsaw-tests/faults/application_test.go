@@ -120,7 +120,7 @@ func TestOutOfMemory(t *testing.T) {
 			}
 			must(t, s.SetEnv(t.Context(), "MEMORY_SECONDS", "0"))
 			must(t, s.AwaitHolder(t.Context(), 2))
-			if o.LeaseDuration == 0 { // otherwise the kubelet's report or the release of the Lease can come first
+			if o.LeaseDuration == nil { // otherwise the kubelet's report or the release of the Lease can come first
 				wantProof(t, s, v1.ProofKubeletReported)
 			}
 		})

@@ -32,7 +32,7 @@ const busyLeaseDuration = 15 * time.Second
 // fenced are the options of a singleton with fencing by a Lease. Its application stops fast, because SIGTERM and SIGKILL of
 // the gate are only 0.8 s apart.
 func fenced() world.Options {
-	return world.Options{LeaseDuration: signal.MinLeaseSeconds, Env: map[string]string{"STOP_SECONDS": "0.1"}}
+	return world.Options{LeaseDuration: new(int32(signal.MinLeaseSeconds)), Env: map[string]string{"STOP_SECONDS": "0.1"}}
 }
 
 // withSpare creates a singleton with two pods, and waits until the spare is warm.
@@ -139,17 +139,22 @@ func TestControllersStandStill(t *testing.T) {
 }
 
 // The API server stands still for longer than the durations of the Leases. A fenced application and the fenced writer of a lock stop
-// before the Leases can expire. When the API server is back, a pod of each runs without a person.
+// before the Leases can expire. An application whose Lease never expires runs on, but does not start again. When the API server is
+// back, a pod of each runs without a person.
 func TestFencedWithoutAPIServer(t *testing.T) {
 	alone(t)
-	var s *world.Singleton
-	var old, first *corev1.Pod
+	var s, never *world.Singleton
+	var old, kept, first *corev1.Pod
 	var l *world.Lock
 	var writers func() []world.Tenure
 	atOnce(t,
 		func() {
 			s = singleton(t, fenced())
 			old = holder(t, s)
+		},
+		func() {
+			never = singleton(t, world.Options{LeaseDuration: new(int32(0))})
+			kept = holder(t, never)
 		},
 		func() { l, first, writers = leasedLock(t, leased()) },
 	)
@@ -165,12 +170,18 @@ func TestFencedWithoutAPIServer(t *testing.T) {
 			t.Errorf("%s: the application ended %s after the API server, want %s at most", a.Key().Namespace, ended, leaseDuration)
 		}
 	}
-	wantOnly(t, leaseDuration, map[application]*corev1.Pod{s: old, l: first})
-	wantStarts(t, s, 1)
-	wantStarts(t, l, 1)
+	process, err := world.Process(kept, "/app")
+	must(t, err)
+	must(t, syscall.Kill(process, syscall.SIGKILL))
+	wantOnly(t, leaseDuration, map[application]*corev1.Pod{s: old, l: first, never: kept})
+	for _, a := range []application{s, l, never} {
+		wantStarts(t, a, 1)
+	}
 	cluster(t, "process", "continue", "kube-apiserver")
 	watchWriters(t, l)
 	awaitStarts(t, s, 2)
+	awaitStarts(t, never, 2)
+	must(t, never.AwaitHolder(t.Context(), 1))
 	must(t, s.AwaitHolder(t.Context(), 1))
 	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")
 	awaitStarts(t, l, 2)

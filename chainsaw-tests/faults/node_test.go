@@ -216,8 +216,8 @@ func taint(t *testing.T, node, taint string) {
 }
 
 // A node fails as in a power failure and returns, and its holders and the member of a StatefulCluster continue. It fails again
-// permanently. A spare of a fenced singleton starts after the Lease has expired, and another pod of the others only after an
-// attestation. The member is replaced soon, and its claim is kept.
+// permanently. A spare of a fenced singleton starts after the Lease has expired. If the Lease never expires, or without one, another
+// pod starts only after an attestation. The member is replaced soon, and its claim is kept.
 func TestNodeKilled(t *testing.T) {
 	alone(t)
 	node, cordon := victim(t)
@@ -226,7 +226,7 @@ func TestNodeKilled(t *testing.T) {
 	var attested, outOfService *world.Singleton
 	var a, b *corev1.Pod
 	atOnce(t,
-		func() { attested, a = on(t, node, world.Options{}) },
+		func() { attested, a = on(t, node, world.Options{LeaseDuration: new(int32(0))}) },
 		func() { outOfService, b = on(t, node, world.Options{Barrier: true}) },
 	)
 	both := []*world.Singleton{attested, outOfService}

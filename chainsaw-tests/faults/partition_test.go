@@ -40,7 +40,7 @@ func TestNodeCutOff(t *testing.T) {
 	// The return of the node keeps everything busy for seconds, in which a shorter Lease can expire again.
 	const duration = 30 * time.Second
 	fences, leases := fenced(), leased()
-	fences.LeaseDuration, leases.Spec.LeaseDurationSeconds = 30, 30
+	fences.LeaseDuration, leases.Spec.LeaseDurationSeconds = new(int32(30)), 30
 	atOnce(t,
 		func() { deleted, a = on(t, node, world.Options{}) },
 		func() { forced, b = on(t, node, world.Options{Barrier: true}) },

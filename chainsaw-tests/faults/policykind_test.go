@@ -39,7 +39,7 @@ func TestPolicyKindChanges(t *testing.T) {
 		},
 		func() { busy = singleton(t, world.Options{}) },
 		// The next pod warms up so slowly that it takes over during the change.
-		func() { slow = singleton(t, world.Options{LeaseDuration: 60, InitTime: 10 * time.Second}) },
+		func() { slow = singleton(t, world.Options{LeaseDuration: new(int32(60)), InitTime: 10 * time.Second}) },
 		func() { l, last, writers = leasedLock(t, o) },
 	)
 	wantHeld, create := watchPods(t, busy.Namespace), keepCreating(t, busy)

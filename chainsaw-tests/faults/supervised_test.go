@@ -29,7 +29,7 @@ func TestFencedContainersKilled(t *testing.T) {
 	t.Parallel()
 	const duration = 45 * time.Second // a busy kubelet took more than 7 s to start the sidecar again
 	o := fenced()
-	o.LeaseDuration = int32(duration.Seconds())
+	o.LeaseDuration = new(int32(duration.Seconds()))
 	s, old := withSpare(t, o)
 	kill := func(command ...string) {
 		t.Helper()
@@ -58,7 +58,7 @@ func TestFencedContainersKilled(t *testing.T) {
 func TestFencedContainerFrozen(t *testing.T) {
 	t.Parallel()
 	o := fenced()
-	o.LeaseDuration = int32(busyLeaseDuration.Seconds())
+	o.LeaseDuration = new(int32(busyLeaseDuration.Seconds()))
 	s, old := withSpare(t, o)
 	thaw := freezerOf(t, old).freeze(t)
 	wantNobodyElse(t, busyLeaseDuration+leaseDuration, old, s)
@@ -143,7 +143,7 @@ func TestFencedPrograms(t *testing.T) {
 				t.Cleanup(func() { must(t, s.Remove(context.Background())) })
 				return exitCode(t, s)
 			}
-			without, with := run(world.Options{Plain: true}), run(world.Options{LeaseDuration: 15})
+			without, with := run(world.Options{Plain: true}), run(world.Options{LeaseDuration: new(int32(15))})
 			if without != tt.want || with != tt.want {
 				t.Errorf("exit code %d without the gate, %d with it, want %d", without, with, tt.want)
 			}

@@ -211,13 +211,15 @@ func (f *fencer) end(container string, epoch int64) {
 func (f *fencer) connect(hello fromGate, conn net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.fence.connect(hello.Container, hello.Runs) {
+	if !f.fence.connect(hello.Container, hello.Runs, bootTime()) {
 		return false // the gate logs that it is not connected
 	}
 	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs, started: hello.Started}
 	f.tell()
 	if f.fence.ending() {
 		f.writeRole()
+	}
+	if f.fence.ending() || f.fence.neverExpires() {
 		f.wake() // the container was restarted
 	}
 	return true

@@ -3,6 +3,8 @@ package gate
 import (
 	"fmt"
 	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 // A pod with fencing by a Lease runs its main processes only while it holds the Lease. The pod of a StatefulSetLock runs
@@ -26,7 +28,7 @@ type Term struct {
 // termOf returns the term of a renewal that was sent at the time sent. The controller waits a whole duration after it has
 // seen the renewal. The time from Kill to then is for processes that die slowly.
 func termOf(epoch int64, sent, duration time.Duration) Term {
-	return Term{Epoch: epoch, Stop: sent + duration*2/3, Kill: sent + duration*5/6}
+	return Term{Epoch: epoch, Stop: sent + duration/3*2, Kill: sent + duration/6*5}
 }
 
 // runState is what the sidecar knows about the main process of a held container. Empty: the sidecar has never let the
@@ -59,6 +61,8 @@ type fence struct {
 
 	duration time.Duration
 	term     Term
+	// renewed is when the sidecar sent the last renewal that the API server accepted.
+	renewed time.Duration
 	// roles is true if main processes also run without the Lease, as readers.
 	roles bool
 }
@@ -68,6 +72,8 @@ type fenced struct {
 	State runState `json:"state,omitempty"`
 
 	connected bool
+	// since is when the gate connected.
+	since time.Duration
 	// over: the connected gate has reported the end. It only exits now.
 	over bool
 }
@@ -110,12 +116,12 @@ func (f *fence) wasReleased() bool {
 // connect returns false if the new connection must not speak for the container: there is no such held container, or its
 // gate is connected. runs is true if the connection says that the main process runs already. The main process can
 // connect, too. The first connection is the gate's, because the gate connects before it starts anything.
-func (f *fence) connect(container string, runs bool) bool {
+func (f *fence) connect(container string, runs bool, now time.Duration) bool {
 	c := f.Containers[container]
 	if c == nil || c.connected {
 		return false
 	}
-	c.connected, c.over = true, false
+	c.connected, c.since, c.over = true, now, false
 	switch {
 	case f.roles && runs:
 		c.State = mayRun
@@ -130,7 +136,12 @@ func (f *fence) connect(container string, runs bool) bool {
 func (f *fence) disconnect(container string) { f.Containers[container].connected = false }
 
 // renew records a renewal of the Lease that the API server accepted.
-func (f *fence) renew(epoch int64, sent time.Duration) { f.term = termOf(epoch, sent, f.duration) }
+func (f *fence) renew(epoch int64, sent time.Duration) {
+	f.term, f.renewed = termOf(epoch, sent, f.duration), sent
+}
+
+// neverExpires returns true if the Lease never expires.
+func (f *fence) neverExpires() bool { return f.duration == signal.NeverExpires*time.Second }
 
 // begin records that the Lease names the pod with the epoch. It returns true if a tenure begins. A writer of this pod can still
 // run with an earlier epoch. Writers of other pods have ended.
@@ -154,10 +165,11 @@ func (f *fence) revoke(epoch int64) { f.Ending = max(f.Ending, epoch) }
 // lose records that the pod does not hold the Lease.
 func (f *fence) lose() { f.term = Term{} }
 
-// start returns true if the main process of the connected container may start now.
+// start returns true if the main process of the connected container may start now. If the Lease never expires, the start needs
+// a renewal since the gate connected: the sidecar may not know yet that the pod has lost the Lease.
 func (f *fence) start(container string, now time.Duration) bool {
 	c := f.Containers[container]
-	if f.Retired || f.ending() || !c.connected || c.over || now >= f.term.Stop {
+	if f.Retired || f.ending() || !c.connected || c.over || now >= f.term.Stop || f.neverExpires() && f.renewed < c.since {
 		return false
 	}
 	if c.State != unknown {

@@ -5,13 +5,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
 const fenceDuration = 15 * time.Second
 
 func TestTerm(t *testing.T) {
 	f := newFence(uid, []string{"app"}, fenceDuration, false)
-	f.connect("app", false)
+	f.connect("app", false, 0)
 	if f.start("app", 0) {
 		t.Error("a main process starts before the first renewal")
 	}
@@ -24,6 +26,25 @@ func TestTerm(t *testing.T) {
 	}
 	if !f.start("app", time.Minute+9*time.Second) {
 		t.Error("a main process does not start during the term")
+	}
+}
+
+// If the Lease never expires, nothing ends a term, and a container that was restarted waits for another renewal.
+func TestTermThatNeverExpires(t *testing.T) {
+	f := newFence(uid, []string{"app"}, signal.NeverExpires*time.Second, false)
+	f.connect("app", false, time.Minute)
+	f.renew(7, time.Minute)
+	const decades = 20 * 365 * 24 * time.Hour
+	if !f.start("app", time.Minute) || f.term.Stop < decades || f.term.Kill < f.term.Stop {
+		t.Errorf("the main process does not start, or the term ends: %+v", f.term)
+	}
+	f.disconnect("app")
+	f.connect("app", false, 2*time.Minute)
+	if f.start("app", 2*time.Minute) {
+		t.Error("the restarted container starts before a renewal")
+	}
+	if f.renew(7, 3*time.Minute); !f.start("app", 3*time.Minute) {
+		t.Error("the restarted container does not start after a renewal")
 	}
 }
 
@@ -61,7 +82,7 @@ func TestRestoreOfALock(t *testing.T) {
 	if !f.begin(9) || !f.wasReleased() {
 		t.Errorf("tenure 9: %+v", f)
 	}
-	f.connect("app", false)
+	f.connect("app", false, 0)
 	if f.end("app", 9); !f.begin(11) || f.wasReleased() {
 		t.Errorf("tenure 11: %+v", f)
 	}
@@ -71,7 +92,7 @@ func TestRestoreOfALock(t *testing.T) {
 func TestReportsWithoutEpoch(t *testing.T) {
 	const epoch = 9
 	f := newFence(uid, []string{"app"}, fenceDuration, true)
-	f.connect("app", false)
+	f.connect("app", false, 0)
 	f.begin(epoch)
 	f.renew(epoch, 0)
 	if !f.start("app", 0) {
@@ -82,7 +103,7 @@ func TestReportsWithoutEpoch(t *testing.T) {
 		t.Errorf("the report without an epoch counts: %+v", f)
 	}
 	f.disconnect("app")
-	if f.connect("app", false); !f.mayRelease() {
+	if f.connect("app", false, 0); !f.mayRelease() {
 		t.Errorf("the restarted container keeps the Lease: %+v", f)
 	}
 }
@@ -214,7 +235,7 @@ func (w *fenceWorld) ofGate(i int, with fenceAction) {
 	with(name+": the container is killed", end)
 	if w.speakers[i] == nobody {
 		with(name+": the gate connects", func(n *fenceWorld, f *fence) {
-			f.connect(name, n.runs[i])
+			f.connect(name, n.runs[i], 0)
 			n.speakers[i] = theGate
 		})
 	}
@@ -246,7 +267,7 @@ func (w *fenceWorld) ofLiar(i int, with fenceAction) {
 	case nobody:
 		for _, runs := range []bool{false, true} {
 			with(fmt.Sprintf("%s: a main process pretends to be the gate, runs %t", name, runs), func(n *fenceWorld, f *fence) {
-				f.connect(name, runs)
+				f.connect(name, runs, 0)
 				n.speakers[i] = liar
 			})
 		}
@@ -266,14 +287,14 @@ func (w *fenceWorld) ofLiar(i int, with fenceAction) {
 func TestConnect(t *testing.T) {
 	f := newFence(uid, []string{"app"}, fenceDuration, false)
 	for what, want := range map[string]bool{"app": true, "web": false} {
-		if got := f.connect(what, false); got != want {
+		if got := f.connect(what, false, 0); got != want {
 			t.Errorf("a connection for %s is accepted: %t", what, got)
 		}
 	}
-	if f.connect("app", false) {
+	if f.connect("app", false, 0) {
 		t.Error("a second connection is accepted")
 	}
-	if f.disconnect("app"); !f.connect("app", false) {
+	if f.disconnect("app"); !f.connect("app", false, 0) {
 		t.Error("a connection after the first is not accepted")
 	}
 }

@@ -14,6 +14,8 @@ import (
 const (
 	// renewals is how many times the sidecar renews the Lease in one duration.
 	renewals = 5
+	// showPause is the time between two renewals of a Lease that never expires. They only show that the pod reaches the API server.
+	showPause = time.Minute
 	// retryPause is the time between two attempts to read or renew the Lease.
 	retryPause = 500 * time.Millisecond
 	// releasePatience is how long a sidecar that must stop waits for the reports of gates, to release the Lease.
@@ -25,7 +27,11 @@ var errConflict = errors.New("the Lease was written since it was read")
 
 // follow renews and releases the Lease until ctx ends.
 func (f *fencer) follow(ctx context.Context) {
-	ticker := time.NewTicker(f.fence.duration / renewals)
+	pause := f.fence.duration / renewals
+	if f.fence.neverExpires() {
+		pause = showPause
+	}
+	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	problem := f.problem("Cannot renew or release the Lease")
 	for {

@@ -126,7 +126,7 @@ func (w *roleWorld) ofContainer(i int, with func(action string, change func(n *r
 	})
 	if !c.connected {
 		with(name+": the gate connects", func(n *roleWorld, f *fence) {
-			n.containers[i].connected, n.containers[i].told = f.connect(name, n.containers[i].writes), false
+			n.containers[i].connected, n.containers[i].told = f.connect(name, n.containers[i].writes, 0), false
 		})
 		return
 	}
@@ -175,7 +175,7 @@ func TestNextTenureAfterReportWithoutWriter(t *testing.T) {
 	f := newFence(uid, fencedNames, fenceDuration, true)
 	const epoch = 3
 	for _, name := range fencedNames {
-		f.connect(name, false)
+		f.connect(name, false, 0)
 	}
 	f.begin(epoch)
 	f.end(fencedNames[1], epoch)
@@ -196,7 +196,7 @@ func TestContainerAndSidecarRestart(t *testing.T) {
 		stored.Containers[name] = &fenced{State: mayRun}
 	}
 	must(t, f.restore(stored))
-	f.connect(fencedNames[0], false)
+	f.connect(fencedNames[0], false, 0)
 	if !f.ending() {
 		t.Error("the tenure does not end")
 	}

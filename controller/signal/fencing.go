@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,9 +61,24 @@ const (
 	// WritingAnnotation is the annotation of the Lease of a StatefulSetLock with the epoch with which the holder has started
 	// the writer.
 	WritingAnnotation = "apps.statefulsingleton.com/writing"
-	// MinLeaseSeconds and MaxLeaseSeconds are the limits of the duration in seconds.
+	// MinLeaseSeconds and MaxLeaseSeconds are the limits of the duration in seconds of a Lease that expires.
 	MinLeaseSeconds, MaxLeaseSeconds = 5, 3600
+	// NeverExpires is the duration in seconds of a Lease that never expires. It is the longest that a Lease can have, 68 years.
+	NeverExpires = math.MaxInt32
+
+	defaultLeaseSeconds = 15
 )
+
+// LeaseSeconds returns the duration of the Lease in seconds for spec.leaseDurationSeconds of a StatefulSingleton. Nil: the default.
+func LeaseSeconds(spec *int32) int32 {
+	switch {
+	case spec == nil:
+		return defaultLeaseSeconds
+	case *spec == 0:
+		return NeverExpires
+	}
+	return *spec
+}
 
 // LeaseName returns the name of the Lease of a StatefulSingleton, in the same namespace. The Role and the RoleBinding that
 // let the pods renew the Lease have the same name.
@@ -129,8 +145,9 @@ func parseAPIServer(getenv func(string) string) (APIServer, error) {
 type LeaseSettings struct {
 	// Namespace and Lease name the Lease.
 	Namespace, Lease string
-	Duration         time.Duration
-	APIServer        APIServer
+	// Duration is how long the Lease is valid after a renewal.
+	Duration  time.Duration
+	APIServer APIServer
 	// Held are the names of the held containers.
 	Held []string
 	// Pod is the name of the pod.
@@ -138,6 +155,9 @@ type LeaseSettings struct {
 	// Lock is true if the pod has a StatefulSetLock: main processes also run while the pod does not hold the Lease.
 	Lock bool
 }
+
+// NeverExpires returns true if the Lease never expires.
+func (s *LeaseSettings) NeverExpires() bool { return s.Duration == NeverExpires*time.Second }
 
 // ParseLeaseSettings returns the settings in the environment, or nil if the pod has no fencing.
 func ParseLeaseSettings(getenv func(string) string) (*LeaseSettings, error) {
@@ -151,7 +171,8 @@ func ParseLeaseSettings(getenv func(string) string) (*LeaseSettings, error) {
 		return nil, fmt.Errorf("%s is %q: it must be <namespace>/<name>", LeaseEnv, lease)
 	}
 	seconds, err := strconv.Atoi(getenv(LeaseDurationEnv))
-	if err != nil || seconds < MinLeaseSeconds || seconds > MaxLeaseSeconds {
+	never := seconds == NeverExpires && !s.Lock
+	if err != nil || !never && (seconds < MinLeaseSeconds || seconds > MaxLeaseSeconds) {
 		return nil, fmt.Errorf("%s is %q: it must be a number from %d to %d", LeaseDurationEnv, getenv(LeaseDurationEnv), MinLeaseSeconds, MaxLeaseSeconds)
 	}
 	s.Duration = time.Duration(seconds) * time.Second

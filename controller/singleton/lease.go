@@ -66,7 +66,7 @@ func (e *execution) leaseSpec(step handoff.WriteLease) apply.Object {
 
 // createLease creates the Lease without a holder. A pod can hold only a Lease that the controller has read.
 func (e *execution) createLease(ctx context.Context) error {
-	lease := leases.OfSingleton(e.singleton).NewLease(e.singleton.Spec.LeaseDurationSeconds)
+	lease := leases.OfSingleton(e.singleton).NewLease(signal.LeaseSeconds(e.singleton.Spec.LeaseDurationSeconds))
 	err := e.Client.Create(ctx, lease)
 	if apierrors.IsAlreadyExists(err) {
 		err = leaseConflict(lease.Name, "it was created since the snapshot")

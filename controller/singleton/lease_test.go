@@ -55,7 +55,7 @@ func (w *world) renew() {
 func (w *world) executeSteps(lease *coordinationv1.Lease, steps ...handoff.Step) error {
 	w.t.Helper()
 	s := w.singleton()
-	s.Spec.LeaseDurationSeconds = 20
+	s.Spec.LeaseDurationSeconds = new(int32(20))
 	r := w.fresh()
 	return r.Execute(w.t.Context(), handoff.Snapshot{Singleton: s, Lease: leases.Observed{Object: lease}}, handoff.Plan{Steps: steps})
 }

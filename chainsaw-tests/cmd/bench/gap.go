@@ -78,7 +78,7 @@ func gapOptions(w workload) world.Options {
 	}
 	if strings.Contains(w.System, "-lease") {
 		// The application writes often into its journal, because it cannot record its exit on a lost node.
-		o.LeaseDuration, o.Env["ALIVE_SECONDS"] = leaseSeconds, "0.05"
+		o.LeaseDuration, o.Env["ALIVE_SECONDS"] = new(int32(leaseSeconds)), "0.05"
 	}
 	switch w.Condition {
 	case "pull":

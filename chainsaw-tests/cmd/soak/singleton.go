@@ -25,8 +25,8 @@ var kinds = []world.Options{
 	{Env: map[string]string{"STOP_SECONDS": "3"}},
 	{Barrier: true, Env: map[string]string{"STOP_SECONDS": "0", "START_SECONDS": "2"}},
 	// Some faults last longer than the shorter duration.
-	{LeaseDuration: 5, Env: map[string]string{"STOP_SECONDS": "0.1"}},
-	{StatefulSet: true, LeaseDuration: 15},
+	{LeaseDuration: new(int32(5)), Env: map[string]string{"STOP_SECONDS": "0.1"}},
+	{StatefulSet: true, LeaseDuration: new(int32(15))},
 }
 
 func (r *run) newSingleton(ctx context.Context, options world.Options) (subject, error) {

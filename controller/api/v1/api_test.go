@@ -101,10 +101,15 @@ func TestDefaults(t *testing.T) {
 		Handoff:                v1.HandoffAutomatic,
 		ReadinessProbes:        v1.ReadinessSidecar,
 		Fencing:                v1.FencingKubelet,
-		LeaseDurationSeconds:   15,
+		LeaseDurationSeconds:   new(int32(15)),
 	}
-	for spec, grace := range map[string]int32{"": 30, "terminationGracePeriod: 0": 0} {
-		want.TerminationGracePeriod = &grace
+	for spec, change := range map[string]func(*v1.StatefulSingletonSpec){
+		"":                          func(*v1.StatefulSingletonSpec) {},
+		"terminationGracePeriod: 0": func(s *v1.StatefulSingletonSpec) { s.TerminationGracePeriod = new(int32(0)) },
+		"leaseDurationSeconds: 0":   func(s *v1.StatefulSingletonSpec) { s.LeaseDurationSeconds = new(int32(0)) },
+	} {
+		want := want
+		change(&want)
 		got := accepted[v1.StatefulSingleton](t, objectOf(t, "StatefulSingleton", "db", selector+spec))
 		if diff := gocmp.Diff(want, got.Spec); diff != "" {
 			t.Errorf("spec (-want +got):\n%s", diff)
@@ -119,7 +124,7 @@ func TestRefusals(t *testing.T) {
 		badValues     = "spec.selector.matchExpressions: In and NotIn need values, Exists and DoesNotExist take none"
 		transition    = "spec.maxTransitionTime is out of range: set seconds from 1 to 3600 (default 300)"
 		grace         = "spec.terminationGracePeriod is out of range: set seconds from 0 to 3600 (default 30)"
-		lease         = "spec.leaseDurationSeconds is out of range: set seconds from 5 to 3600 (default 15)"
+		lease         = "spec.leaseDurationSeconds is out of range: set seconds from 5 to 3600 (default 15), or 0 for a Lease that never expires"
 		emptyName     = "spec.containers has an empty name: list names of containers of the pod, or remove the field to hold all containers"
 		twice         = "spec.containers has a name twice: remove one of them"
 		longName      = "metadata.name has more than 63 characters and becomes the value of a label: choose a shorter name"

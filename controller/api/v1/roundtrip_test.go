@@ -93,7 +93,7 @@ func validFuncs(serializer.CodecFactory) []any {
 			r.FillNoCustom(s)
 			s.MaxTransitionTime = 1 + r.Int31n(3600)
 			*s.TerminationGracePeriod = r.Int31n(3601)
-			s.LeaseDurationSeconds = 5 + r.Int31n(3596)
+			*s.LeaseDurationSeconds = 5 + r.Int31n(3596)
 			for i := range s.Containers {
 				s.Containers[i] = fmt.Sprintf("%.40s-%d", r.String(40), i)
 			}

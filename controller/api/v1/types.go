@@ -151,7 +151,8 @@ type StatefulSingletonSpec struct {
 	// The next pod starts as soon as the Lease is released, or after it has expired, also if
 	// the node is lost. Every held container needs a command, and the pod needs access to the
 	// API server. An outage of the API server of half of leaseDurationSeconds can stop the
-	// application. The condition Fenced says whether the holder is fenced.
+	// application, unless leaseDurationSeconds is 0. The condition Fenced says whether the
+	// holder is fenced.
 	//
 	// The field applies to new pods.
 	//
@@ -164,10 +165,14 @@ type StatefulSingletonSpec struct {
 	// SIGTERM after two thirds of the duration, and SIGKILL after five sixths. The field
 	// applies to new pods.
 	//
+	// With 0, the Lease never expires. An outage of the API server then stops nothing, and if
+	// the node is lost, the next pod waits for a person. A main process still starts only after
+	// the pod has renewed the Lease.
+	//
 	// +optional
 	// +default=15
-	// +kubebuilder:validation:XValidation:rule="self >= 5 && self <= 3600",message="spec.leaseDurationSeconds is out of range: set seconds from 5 to 3600 (default 15)"
-	LeaseDurationSeconds int32 `json:"leaseDurationSeconds,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self == 0 || self >= 5 && self <= 3600",message="spec.leaseDurationSeconds is out of range: set seconds from 5 to 3600 (default 15), or 0 for a Lease that never expires"
+	LeaseDurationSeconds *int32 `json:"leaseDurationSeconds,omitempty"`
 }
 
 // Fencing says what limits how long the pods may run their main processes.

@@ -614,6 +614,31 @@ func TestFencedExpiry(t *testing.T) {
 	}
 }
 
+// With a Lease that never expires, the main process needs one renewal for each start. It runs on without the API server, and ends when
+// the Lease names another pod.
+func TestFencedForever(t *testing.T) {
+	f := startFenced(t, signal.NeverExpires)
+	app := f.runs(writes("app"))
+	_, renewed := f.counts()
+	f.setAway(true)
+	app.kill()
+	f.running.says("Cannot renew")
+	app = f.holds("app", writes("app"))
+	f.wantRests("app")
+	f.running.kill()
+	f.startSidecar()
+	f.running.says("Cannot read the Lease")
+	f.wantRests("app")
+
+	f.setAway(false)
+	f.wantGrows("app")
+	if _, now := f.counts(); now > renewed+3 {
+		t.Errorf("the pod renewed the Lease %d times for two starts", now)
+	}
+	f.grantTo("db-2_other", 8)
+	app.wantExit(137)
+}
+
 // A main process ends in time although nobody reads the output of its container.
 func TestFencedExpiryWithBlockedOutput(t *testing.T) {
 	f := startFenced(t, 5)

@@ -156,6 +156,7 @@ var actions = slices.Concat([]action{
 	}, do: func(a at) { a.p.seenGoing = true }},
 	{text: "the main process of pod %s crashes", on: toPod, fault: true, can: func(a at) bool { return a.p.runs == mainProcess }, do: func(a at) {
 		a.p.runs = crashedProcess
+		a.p.term = a.p.term && !a.m.never // a restarted container waits for a renewal
 	}},
 	{text: "a person attests that pod %s has stopped for good", on: toPod, fault: true, can: func(a at) bool {
 		return a.w.singleton.exists && a.w.singleton.attested != uint8(a.i)+1 && a.w.attestable(a.i)

@@ -116,7 +116,7 @@ func (s Snapshot) AfterRelease(later *coordinationv1.Lease) (after Snapshot, rel
 
 // leaseDuration returns how long the pod that holds the Lease may take until it renews the Lease.
 func (d *decision) leaseDuration() time.Duration {
-	longest := time.Duration(d.Singleton.Spec.LeaseDurationSeconds) * time.Second
+	longest := time.Duration(signal.LeaseSeconds(d.Singleton.Spec.LeaseDurationSeconds)) * time.Second
 	if lease := d.Lease.Object; lease != nil {
 		longest = max(longest, leases.DurationOf(lease))
 	}
@@ -161,9 +161,17 @@ func (d *decision) retireInLease() {
 	})
 }
 
-// emptyLease removes the name of the old holder after the record has moved on without a new holder.
+// neverExpires returns true if no time without a renewal ends what the pods may do.
+func (d *decision) neverExpires() bool { return d.leaseDuration() == signal.NeverExpires*time.Second }
+
+// emptyLease removes the name of the old holder after the record has moved on without a new holder. A write that failed before can
+// have left the name of an earlier holder.
 func (d *decision) emptyLease() {
-	if old := d.Singleton.Status.ActivePodUID; d.ownLease() != nil && old != "" && d.leaseNames(old) {
+	old := d.Singleton.Status.ActivePodUID
+	if d.leaseNamesEnded() {
+		old = d.Singleton.Status.LastTransition.FromUID
+	}
+	if d.ownLease() != nil && old != "" && d.leaseNames(old) {
 		d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: old})
 	}
 }
@@ -171,6 +179,17 @@ func (d *decision) emptyLease() {
 // leaseNames returns true if the Lease names the pod with the UID.
 func (d *decision) leaseNames(uid types.UID) bool {
 	return strings.HasSuffix(d.Lease.Holder(), "_"+string(uid))
+}
+
+// leaseNamesEnded returns true if a Lease that never expires still names the last holder, and the record has a proof that its
+// processes have ended for good. A pod that was never signalled may start if a late controller names it, and so may a pod whose
+// Lease expired.
+func (d *decision) leaseNamesEnded() bool {
+	last := d.Singleton.Status.LastTransition
+	if last == nil || last.FromUID == "" || !d.leaseNames(last.FromUID) || !d.neverExpires() {
+		return false
+	}
+	return slices.Contains([]v1.Proof{v1.ProofKubeletReported, v1.ProofNodeOutOfService, v1.ProofAttested}, last.Proof)
 }
 
 func (d *decision) leaseVersion() Version { return Version(d.Lease.Object.ResourceVersion) }
@@ -208,7 +227,7 @@ func (d *decision) leaseBlocks(next *ClassifiedPod) bool {
 	switch {
 	case next.fencing != nil && d.Lease.Object == nil:
 		return true
-	case next.fencing == nil && d.ownLease() == nil, d.Lease.Holder() == "", recorded != "" && d.leaseNames(recorded):
+	case next.fencing == nil && d.ownLease() == nil, d.Lease.Holder() == "", recorded != "" && d.leaseNames(recorded), d.leaseNamesEnded():
 		return false
 	}
 	return !slices.ContainsFunc(d.pods, func(p *ClassifiedPod) bool { return d.named(p) })
@@ -227,8 +246,8 @@ func (d *decision) awaitLease(next *ClassifiedPod) {
 		d.reportTaken(name)
 		return
 	}
-	d.found(LeaseHeld, "Lease %s names pod %s, which does not exist: no pod is released until the Lease has expired (%s). "+
-		"If the pod still renews it, find and stop the processes of the pod", signal.LeaseName(d.Singleton.Name), name, d.leaseDuration())
+	d.needsPerson = d.neverExpires()
+	d.found(LeaseHeld, "Lease %s names pod %s, which does not exist: %s", signal.LeaseName(d.Singleton.Name), name, d.leaseHeldHelp())
 }
 
 // reportTaken reports that the Lease was taken from the pod.
@@ -290,9 +309,8 @@ func (d *decision) reportFencing() {
 		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionFenced)
 	case active.fencing == nil:
 		d.setCondition(v1.ConditionFenced, false, whyNotFenced(active), d.notFencedMessage(active))
-	case d.named(active) && d.Lease.Renewed():
-		d.setCondition(v1.ConditionFenced, true, leaseRenewed,
-			fmt.Sprintf("pod %s runs its main processes only while it renews Lease %s", active.Name, signal.LeaseName(d.Singleton.Name)))
+	case d.named(active) && d.Lease.Renewed() && (!active.fencing.NeverExpires() || d.Lease.Silent < maxRenewalAge):
+		d.setCondition(v1.ConditionFenced, true, leaseRenewed, d.renewedMessage(active))
 	default:
 		d.setCondition(v1.ConditionFenced, false, leaseNotRenewed, d.notRenewedMessage(active))
 	}

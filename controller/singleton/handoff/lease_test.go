@@ -17,7 +17,7 @@ const leaseDuration = 15 * time.Second
 
 // Fencing sets spec.fencing to Lease, and the Lease of the singleton.
 func (s *SnapshotWrapper) Fencing(lease leases.Observed) *SnapshotWrapper {
-	s.Singleton.Spec.Fencing, s.Singleton.Spec.LeaseDurationSeconds = v1.FencingLease, int32(leaseDuration.Seconds())
+	s.Singleton.Spec.Fencing, s.Singleton.Spec.LeaseDurationSeconds = v1.FencingLease, new(int32(leaseDuration.Seconds()))
 	s.Lease = lease
 	return s
 }
@@ -27,6 +27,13 @@ func (s *SnapshotWrapper) Lost(ago time.Duration) *SnapshotWrapper {
 	s.Ended(v1.CauseExpiry)
 	t := s.Singleton.Status.LastTransition
 	t.FromUID, t.Proof, t.Terminated = uidOf("db-1"), v1.ProofLeaseExpired, microTime(now.Add(-ago))
+	return s
+}
+
+// Proof sets the last holder and the proof in the record.
+func (s *SnapshotWrapper) Proof(pod string, proof v1.Proof) *SnapshotWrapper {
+	t := s.Singleton.Status.LastTransition
+	t.FromUID, t.Proof = uidOf(pod), proof
 	return s
 }
 
@@ -77,6 +84,15 @@ func TestDecideReleaseByLease(t *testing.T) {
 		"no pod is released while the Lease names a pod that does not exist": {
 			ended(standby, leaseOf("db-1", 7).Silent(leaseDuration-1)), nobody(7, handoff.LeaseHeld).says("names pod db-1, which does not exist"),
 		},
+		"a Lease that never expires is not taken from a pod that does not exist": {
+			ended(standby, leaseOf("db-1", 7).NeverExpires().Silent(time.Hour)), nobody(7, handoff.LeaseHeld).failed().says("Then delete StatefulSingleton db and create it again"),
+		},
+		"a Lease that names the last holder blocks nothing after the kubelet's report": {
+			ended(standby, leaseOf("db-1", 7).NeverExpires().Silent(0)).Proof("db-1", v1.ProofKubeletReported), releasesFenced("db-2", 8),
+		},
+		"a Lease that names the last holder blocks if the pod was never signalled": {
+			ended(standby, leaseOf("db-1", 7).Silent(0)).Proof("db-1", v1.ProofNeverSignalled), nobody(7, handoff.LeaseHeld),
+		},
 		"the Lease of a pod that does not exist expires": {
 			ended(standby, leaseOf("db-1", 7).Silent(leaseDuration)), nobody(7, handoff.LeaseTaken, takeLease("db-1", 7)),
 		},
@@ -96,6 +112,7 @@ func TestDecideFencedHolder(t *testing.T) {
 	}
 	running := func(silent time.Duration) *SnapshotWrapper { return with(holder(), leaseOf("db-1", 7).Silent(silent)) }
 	stopping := func(lease *LeaseWrapper) *SnapshotWrapper { return with(holder().Deleting(), lease.Silent(0)) }
+	neverExpires := func() *PodWrapper { return holder().NeverExpires() }
 	longer := leaseOf("db-1", 7)
 	longer.Spec.LeaseDurationSeconds = new(int32(30))
 	released := func(then handoff.Step) expected {
@@ -106,6 +123,9 @@ func TestDecideFencedHolder(t *testing.T) {
 		"a holder that has not renewed the Lease loses it": {
 			running(leaseDuration),
 			keeps(handoff.LeaseTaken, takeLease("db-1", 7)).says("pod db-1 has not renewed Lease statefulsingleton-db for 15s"),
+		},
+		"a holder whose Lease never expires stays": {
+			MakeSnapshot(neverExpires(), standby).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(time.Hour)), keeps(handoff.HolderReady),
 		},
 		"a longer duration in the Lease counts": {with(holder(), longer.Silent(leaseDuration)), keeps(handoff.HolderReady)},
 		"a holder without fencing does not lose the Lease": {
@@ -128,6 +148,10 @@ func TestDecideFencedHolder(t *testing.T) {
 		},
 		"a holder is named again after its Lease was deleted": {
 			with(holder(), MakeLease().Silent(0)), keeps(handoff.Released, record, nameInLease("db-1", 7), signalOf("db-1", 7)),
+		},
+		"the Lease also loses the name of an earlier holder": {
+			MakeSnapshot(neverExpires().Deleting().Ended()).Holder("db-1").Fencing(leaseOf("db-0", 6).NeverExpires().Silent(0)).Proof("db-0", v1.ProofKubeletReported),
+			nobody(7, handoff.HolderEnded, record, takeLease("db-0", 6), unprotect("db-1")),
 		},
 		"without a standby, the Lease loses the name of a holder that has terminated": {
 			MakeSnapshot(holder().Deleting().Ended()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)),
@@ -167,6 +191,9 @@ func TestDecideLostNode(t *testing.T) {
 func TestFencedCondition(t *testing.T) {
 	holder := fencedStandby("db-1").Holding()
 	bare := func() *PodWrapper { return MakePod("db-1").Injected().Revision(1) }
+	never := func(silent time.Duration) *SnapshotWrapper {
+		return MakeSnapshot(fencedStandby("db-1").NeverExpires().Holding()).Holder("db-1").Fencing(leaseOf("db-1", 7).NeverExpires().Silent(silent))
+	}
 	for name, tc := range map[string]struct {
 		snapshot   *SnapshotWrapper
 		wantReason string
@@ -175,6 +202,8 @@ func TestFencedCondition(t *testing.T) {
 		"no holder":                    {snapshot: MakeSnapshot().Fencing(MakeLease().Silent(0))},
 		"renewed":                      {MakeSnapshot(holder).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(time.Second)), "LeaseRenewed"},
 		"a renewal is overdue":         {MakeSnapshot(holder).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(leaseDuration / 2)), "LeaseNotRenewed"},
+		"it never expires":             {never(time.Minute), "LeaseRenewed"},
+		"it is not renewed any more":   {never(5 * time.Minute), "LeaseNotRenewed"},
 		"named, and not renewed since": {MakeSnapshot(holder).Holder("db-1").Fencing(leaseOf("db-1", 7).AcquiredAfterRenewal().Silent(0)), "LeaseNotRenewed"},
 		"created before fencing":       {MakeSnapshot(bare().Holding()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)), "CreatedBefore"},
 		"a barrier":                    {MakeSnapshot(MakePod("db-1").Barrier().Injected().Holding()).Holder("db-1").Fencing(leaseOf("db-1", 7).Silent(0)), "NotWrapped"},

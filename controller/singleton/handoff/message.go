@@ -93,9 +93,28 @@ func (s Snapshot) leaseMissing() string {
 	return fmt.Sprintf("waits until Lease %s exists", signal.LeaseName(s.Singleton.Name))
 }
 
+// leaseHeldHelp says how long a Lease blocks every release, and what to do.
+func (d *decision) leaseHeldHelp() string {
+	if d.neverExpires() {
+		return fmt.Sprintf("no pod is released, because the Lease never expires. Find and stop the processes of the pod. Then delete StatefulSingleton %s and create it again", d.Singleton.Name)
+	}
+	return fmt.Sprintf("no pod is released until the Lease has expired (%s). If the pod still renews it, find and stop the processes of the pod", d.leaseDuration())
+}
+
+func (d *decision) renewedMessage(pod *ClassifiedPod) string {
+	if pod.fencing.NeverExpires() {
+		return fmt.Sprintf("pod %s started its main processes after it had renewed Lease %s, which never expires", pod.Name, signal.LeaseName(d.Singleton.Name))
+	}
+	return fmt.Sprintf("pod %s runs its main processes only while it renews Lease %s", pod.Name, signal.LeaseName(d.Singleton.Name))
+}
+
 func (d *decision) notRenewedMessage(pod *ClassifiedPod) string {
-	return fmt.Sprintf("pod %s has not renewed Lease %s recently, and stops its main processes before the Lease expires. Check that the pod reaches the API server: kubectl logs -n %s %[1]s -c %[4]s",
-		pod.Name, signal.LeaseName(d.Singleton.Name), pod.Namespace, v1.SidecarName)
+	effect := "stops its main processes before the Lease expires"
+	if pod.fencing.NeverExpires() {
+		effect = "starts its main processes only after a renewal"
+	}
+	return fmt.Sprintf("pod %s has not renewed Lease %s recently, and %s. Check that the pod reaches the API server: kubectl logs -n %s %[1]s -c %[5]s",
+		pod.Name, signal.LeaseName(d.Singleton.Name), effect, pod.Namespace, v1.SidecarName)
 }
 
 // notFencedMessage says why the holder is not fenced. Without a Lease, only its kubelet or a person can prove its

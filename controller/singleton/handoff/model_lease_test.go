@@ -16,7 +16,7 @@ import (
 )
 
 // The model of the Lease and of the sidecars that renew it. Time is abstract: an action says that a whole duration has
-// passed since a controller saw the last renewal. The terms of all pods have ended then.
+// passed since a controller saw the last renewal. The terms of all pods have ended then, unless the Lease never expires.
 
 // maxExpiries is the number of durations without a renewal that a controller may see. Otherwise the number of handoffs,
 // and of worlds, would be infinite.
@@ -124,7 +124,8 @@ var sidecarActions = []action{
 		return a.reaches() && a.named() && a.p.retired && (a.p.runs != mainProcess || a.m.mutation.releaseRunning)
 	}, do: at.release},
 	{text: "pod %s stops its main process, because it has not renewed the Lease", on: toPod, can: func(a at) bool {
-		return a.p.kind == fencedPod && a.p.term && a.p.runs != endedProcess && (!a.named() || !a.reaches())
+		knows := !a.named() && a.reaches() || !a.reaches() && !a.m.never
+		return a.p.kind == fencedPod && a.p.term && a.p.runs != endedProcess && knows
 	}, do: func(a at) { a.w.endTerm(a.i) }},
 }
 
@@ -141,7 +142,7 @@ func (a at) expire() {
 	a.c.silent = true
 	a.w.expiries--
 	for pod := range a.w.pods {
-		if !a.m.mutation.stopLate {
+		if !a.m.mutation.stopLate && !a.m.never {
 			a.w.endTerm(pod)
 		}
 	}
@@ -207,8 +208,11 @@ func (m *model) leaseOf(v view) leases.Observed {
 	}
 	lease := MakeLease().Transitions(int32(v.lease.epoch)).OwnedBy(lifeUID(v.lease.life)).Holder(name(v.lease.holder)).
 		Annotation(signal.ExpiredAnnotation, name(v.lease.expired)).Annotation(signal.RetireAnnotation, name(v.lease.retire))
+	if m.never && !m.mutation.expireNever {
+		lease.NeverExpires()
+	}
 	if v.silent {
-		return lease.Silent(time.Minute)
+		return lease.Silent(time.Hour)
 	}
 	return lease.Silent(0)
 }
@@ -279,6 +283,12 @@ func (l *LeaseWrapper) Transitions(epoch int32) *LeaseWrapper {
 func (l *LeaseWrapper) OwnedBy(uid types.UID) *LeaseWrapper { l.OwnerReferences[0].UID = uid; return l }
 
 func (l *LeaseWrapper) UID(uid types.UID) *LeaseWrapper { l.ObjectMeta.UID = uid; return l }
+
+// NeverExpires is a Lease whose holder never has to renew it again.
+func (l *LeaseWrapper) NeverExpires() *LeaseWrapper {
+	l.Spec.LeaseDurationSeconds = new(int32(signal.NeverExpires))
+	return l
+}
 
 // Holder names the pod. Empty: no pod.
 func (l *LeaseWrapper) Holder(pod string) *LeaseWrapper {

@@ -57,6 +57,9 @@ type singletonState struct {
 	// attested is the number of the attested pod, from 1.
 	attested uint8
 	epoch    uint8
+	// ended is the number of the last holder if the record has another proof that it ended for good, from 1. Only a Lease that
+	// never expires needs it.
+	ended uint8
 	// expired is the number of the last holder if its Lease expired, from 1.
 	expired uint8
 }
@@ -265,7 +268,9 @@ type model struct {
 	// epochs is true if the model also checks the epochs.
 	epochs bool
 	// wishes is true if the first node is drained and a person requests a handoff.
-	wishes   bool
+	wishes bool
+	// never is true if the Lease never expires.
+	never    bool
 	mutation mutation
 
 	plans   []planState
@@ -298,6 +303,8 @@ type mutation struct {
 	// With restartRetired, a pod releases the Lease and may start its main process again. With releaseRunning, it releases
 	// the Lease before its main process has ended.
 	restartRetired, releaseRunning bool
+	// With expireNever, a controller takes a Lease that never expires.
+	expireNever bool
 	// With expectRelease, a controller that waits for the release of the Lease decides as if the holder had released it.
 	expectRelease bool
 }
@@ -791,7 +798,11 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 	var pods []*PodWrapper
 	for i := range v.pods {
 		if v.pods[i].kind != noPod {
-			pods = append(pods, podOf(i, &v.pods[i]))
+			pod := podOf(i, &v.pods[i])
+			if m.never && !m.mutation.expireNever && v.pods[i].kind == fencedPod {
+				pod.NeverExpires()
+			}
+			pods = append(pods, pod)
 		}
 	}
 	s := MakeSnapshot(pods...)
@@ -835,6 +846,9 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 		}
 	} else if v.singleton.open {
 		status.LastTransition = &v1.Transition{Cause: v1.CauseDeletion}
+	}
+	if v.singleton.ended > 0 && status.LastTransition != nil {
+		status.LastTransition.FromUID, status.LastTransition.Proof = uidOf(podName(int(v.singleton.ended)-1)), v1.ProofKubeletReported
 	}
 	if v.singleton.expired > 0 && status.LastTransition != nil {
 		status.LastTransition.FromUID, status.LastTransition.Proof = uidOf(podName(int(v.singleton.expired)-1)), v1.ProofLeaseExpired
@@ -917,8 +931,15 @@ func (m *model) translate(v view, plan handoff.Plan) planState {
 	if m.epochs {
 		p.status.epoch = uint8(status.Epoch)
 	}
-	if last := status.LastTransition; last != nil && last.Proof == v1.ProofLeaseExpired {
-		p.status.expired = numberOf(last.FromUID)
+	if last := status.LastTransition; last != nil {
+		switch last.Proof {
+		case v1.ProofLeaseExpired:
+			p.status.expired = numberOf(last.FromUID)
+		case v1.ProofKubeletReported, v1.ProofNodeOutOfService, v1.ProofAttested:
+			if m.never {
+				p.status.ended = numberOf(last.FromUID)
+			}
+		}
 	}
 	p.rolls = plan.Outcome == handoff.Rolling && status.ActivePodUID == ""
 	recorded, n := false, 0

@@ -23,6 +23,7 @@ var mutations = map[string]struct {
 	pods []podKind
 	// created, nodes and controllers are at least 1.
 	created, nodes, controllers, faults int
+	never                               bool
 	// wantBroken is twoRun or wrongEpoch if it is empty.
 	wantBroken string
 }{
@@ -119,6 +120,7 @@ var mutations = map[string]struct {
 	"a controller decides as if the holder had released the Lease": {pods: twoFenced, mutation: mutation{expectRelease: true}},
 	"a Lease has expired without a duration of silence":            {pods: twoFenced, mutation: mutation{see: func(v *view) { v.silent = true }}},
 	"a controller does not notice renewals":                        {pods: twoFenced, mutation: mutation{missRenewals: true}, nodes: 2, faults: 1},
+	"a Lease that never expires has expired":                       {pods: twoFenced, mutation: mutation{expireNever: true}, never: true, nodes: 2, faults: 1},
 	"a pod that is not fenced has lost the Lease": {
 		mutation: mutation{see: eachPod(func(p *podState) {
 			if p.kind == wrapperPod {
@@ -223,7 +225,7 @@ func TestSearchFindsMutations(t *testing.T) {
 				tc.pods = []podKind{wrapperPod, wrapperPod}
 			}
 			m := newModel(tc.pods, max(1, tc.nodes), max(1, tc.controllers))
-			m.mutation = tc.mutation
+			m.mutation, m.never = tc.mutation, tc.never
 			ways := []string{tc.wantBroken}
 			if tc.wantBroken == "" {
 				ways = []string{twoRun, wrongEpoch}

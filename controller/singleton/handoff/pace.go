@@ -49,6 +49,10 @@ const (
 	startPatience   = 5 * time.Second
 )
 
+// maxRenewalAge is how long after the last renewal the status says that the pod renews its Lease that never expires. The pod does
+// so once per minute.
+const maxRenewalAge = 5 * time.Minute
+
 // warmUpPatience is how long a standby typically takes from its creation to warm, if images and volumes are there. For
 // so long the status does not report that a spare is cold.
 const warmUpPatience = 5 * time.Second

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -157,6 +158,13 @@ func (p *PodWrapper) InjectedFor(singleton string) *PodWrapper {
 // Fenced changes an injected pod like the policy of singleton db with fencing by a Lease.
 func (p *PodWrapper) Fenced() *PodWrapper {
 	testpod.Fence(&p.Pod, signal.LeaseName("db"))
+	return p
+}
+
+// NeverExpires gives a fenced pod a Lease that never expires.
+func (p *PodWrapper) NeverExpires() *PodWrapper {
+	sidecar := &p.Spec.InitContainers[0]
+	sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: signal.LeaseDurationEnv, Value: strconv.Itoa(signal.NeverExpires)})
 	return p
 }
 
