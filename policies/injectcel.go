@@ -65,11 +65,11 @@ func subjectOf(s *v1.StatefulSingleton) subjectCEL {
 // subjectsCEL returns the CEL for the singletons in a variable, which are maps of settingsCEL. Usually there is one. A pod that
 // several select is held as each of them asks, and is never released.
 func subjectsCEL(variable string) subjectCEL {
-	any := func(condition string) string { return fmt.Sprintf("%s.exists(x, %s)", variable, condition) }
+	someAsks := func(condition string) string { return fmt.Sprintf("%s.exists(x, %s)", variable, condition) }
 	fencing := fmt.Sprintf(`%s.filter(x, x.lease != "")[0]`, variable)
 	return subjectCEL{
-		holds: any("x.containers.size() == 0 || c.name in x.containers"), holdsInit: any("x.holdsInit || c.name in x.containers"),
-		movesProbes: any("x.movesProbes"), fences: any(`x.lease != ""`),
+		holds: someAsks("x.containers.size() == 0 || c.name in x.containers"), holdsInit: someAsks("x.holdsInit || c.name in x.containers"),
+		movesProbes: someAsks("x.movesProbes"), fences: someAsks(`x.lease != ""`),
 		name: fmt.Sprintf("%s[%s.size() - 1].name", variable, variable), lease: fencing + ".lease", leaseSeconds: fencing + ".leaseSeconds",
 		gracePeriod: fmt.Sprintf("%s.map(x, int(x.gracePeriod)).max()", variable),
 	}
