@@ -46,6 +46,12 @@ func TestWithinBudget(t *testing.T) {
 		}
 		return all
 	}
+	queueing := func(all []policies.Subject) []policies.Subject {
+		for _, s := range fenced(all) {
+			s.(*v1.StatefulSingleton).Spec.Connections = v1.ConnectionsQueue
+		}
+		return all
+	}
 	ordinary, largest := v1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "db"}}, largestRendered(t)
 	locks := func(count int) (all []policies.Subject) {
 		for i, s := range fleet(count, ordinary) {
@@ -64,6 +70,7 @@ func TestWithinBudget(t *testing.T) {
 		"ordinary selectors":                {fleet(100, ordinary), policies.PerSingleton, 68},
 		"ordinary selectors, shared policy": {fleet(1000, ordinary), policies.PerNamespace, 201},
 		"fenced, shared policy":             {fenced(fleet(1000, ordinary)), policies.PerNamespace, 62},
+		"with a queue, shared policy":       {queueing(fleet(1000, ordinary)), policies.PerNamespace, 53},
 		"largest selectors":                 {fleet(100, largest), policies.PerSingleton, 15},
 		"largest selectors, shared policy":  {fleet(100, largest), policies.PerNamespace, 8},
 		"invalid selectors":                 {fleet(100, largestSelector()), policies.PerSingleton, 0},
@@ -98,6 +105,7 @@ func TestSharedPolicyFits(t *testing.T) {
 				Selector:           rapid.SampledFrom([]v1.LabelSelector{selectorOfValues(values), shortLabels}).Draw(t, "selector"),
 				HoldInitContainers: rapid.Bool().Draw(t, "init containers"),
 				Fencing:            rapid.SampledFrom([]v1.Fencing{"", v1.FencingLease}).Draw(t, "fencing"),
+				Connections:        rapid.SampledFrom([]v1.Connections{v1.ConnectionsRefuse, v1.ConnectionsQueue}).Draw(t, "connections"),
 				ReadinessProbes:    rapid.SampledFrom([]v1.ReadinessProber{v1.ReadinessSidecar, v1.ReadinessKubelet}).Draw(t, "readiness"),
 			}
 			for i := range rapid.IntRange(0, 64).Draw(t, "containers") {
@@ -299,6 +307,7 @@ func TestInstalledStay(t *testing.T) {
 		drawn := func(what string) (spec v1.StatefulSingletonSpec) {
 			spec.Selector = small
 			spec.Fencing = rapid.SampledFrom([]v1.Fencing{v1.FencingKubelet, v1.FencingLease}).Draw(t, what+" fencing")
+			spec.Connections = rapid.SampledFrom([]v1.Connections{v1.ConnectionsRefuse, v1.ConnectionsQueue}).Draw(t, what+" connections")
 			spec.HoldInitContainers = rapid.Bool().Draw(t, what+" init containers")
 			for i := range rapid.SampledFrom([]int{0, 0, 1, 64}).Draw(t, what+" containers") {
 				spec.Containers = append(spec.Containers, longText("container", i, 63))

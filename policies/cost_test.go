@@ -6,14 +6,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 	"github.com/statefulsingleton/statefulsingleton/policies"
 )
 
@@ -40,25 +43,12 @@ func podWith(containers, variables int) *corev1.Pod {
 	return pod
 }
 
-// largestPod returns a pod with as many containers and variables as the policies accept, of which the rules of a fenced
-// singleton that holds all containers change as many as possible.
+// largestPod returns a pod with as many containers and variables as the policies accept, of which the rules of a singleton that
+// holds all containers change as many as possible.
 func largestPod() *corev1.Pod {
-	pod := podWith(policies.MaxContainers, policies.MaxVariables/policies.MaxContainers)
-	pod.Spec.HostNetwork = true
+	pod := largestQueuedPod()
 	for i := range pod.Spec.Containers {
-		c := &pod.Spec.Containers[i]
-		c.Command = []string{"/var/run/signal/gate", "wrap", "--", "/app"}
-		for j := range c.Env {
-			switch j % 4 {
-			case 0:
-				c.Env[j] = corev1.EnvVar{Name: podUID().Name, Value: "forged"}
-			case 1:
-				c.Env[j] = barrier(secondRequest)
-			case 2:
-				c.Env[j] = containerEnv("another")
-			}
-		}
-		if i%2 == 0 {
+		if c := &pod.Spec.Containers[i]; i%2 == 0 {
 			c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 			pod.Spec.InitContainers = append(pod.Spec.InitContainers, *c)
 		}
@@ -67,12 +57,41 @@ func largestPod() *corev1.Pod {
 	return pod
 }
 
+// largestQueuedPod is like largestPod for a singleton with a queue. A pod that queues has no held init containers.
+func largestQueuedPod() *corev1.Pod {
+	pod := podWith(policies.MaxContainers, policies.MaxVariables/policies.MaxContainers)
+	pod.Spec.HostNetwork = true
+	live := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		c.Command = []string{"/var/run/signal/gate", "wrap", "--", "/app"}
+		c.Ports = []corev1.ContainerPort{{Name: "app", ContainerPort: int32(8000 + i)}, {ContainerPort: int32(9000 + i), Protocol: corev1.ProtocolUDP}}
+		c.SecurityContext = &corev1.SecurityContext{AllowPrivilegeEscalation: new(false)}
+		c.LivenessProbe = live.DeepCopy()
+		c.LivenessProbe.TCPSocket.Port = intstr.FromString("app")
+		for j := range c.Env {
+			switch j % 4 {
+			case 0:
+				c.Env[j] = corev1.EnvVar{Name: podUID().Name, Value: "forged"}
+			case 1:
+				c.Env[j] = barrier(secondRequest)
+			case 2:
+				c.Env[j] = containerEnv("another")
+			case 3:
+				c.Env[j] = corev1.EnvVar{Name: signal.LivenessEnv, Value: "forged"}
+			}
+		}
+	}
+	return pod
+}
+
 // The policies hold the largest pod that they accept, and do not apply to a pod with one more container or variable.
 func TestSizeOfPods(t *testing.T) {
 	s := readSingleton(t, "hold-init-containers")
-	s.Spec.Fencing = v1.FencingLease
+	s.Spec.Fencing, s.Spec.Connections = v1.FencingLease, v1.ConnectionsQueue
 	another := *s.DeepCopy()
-	another.Name, another.UID, another.Spec.Containers, another.Spec.Fencing = "another", "another", []string{"c1"}, v1.FencingKubelet
+	another.Name, another.UID, another.Spec.Containers = "another", "another", []string{"c1"}
+	another.Spec.Fencing, another.Spec.Connections = v1.FencingKubelet, v1.ConnectionsRefuse
 	lock := fencedLock(nil)
 	tests := map[string]rendering{
 		"singleton": ownPolicy(s, options),
@@ -88,6 +107,11 @@ func TestSizeOfPods(t *testing.T) {
 			largest.Namespace = s.Namespace
 			if mutated := decoded[corev1.Pod](t, k.mutate(t, encode(t, largest), firstRequest)); len(mutated.Labels) == len(largest.Labels) {
 				t.Error("the policy does not change the largest pod")
+			}
+			queued := largestQueuedPod()
+			queued.Namespace = s.Namespace
+			if mutated := decoded[corev1.Pod](t, k.mutate(t, encode(t, queued), firstRequest)); name != "lock" {
+				wantQueued(t, &mutated, s, 5*time.Minute)
 			}
 			for what, enlarge := range map[string]func(*corev1.Pod){
 				"a container": func(p *corev1.Pod) {
@@ -142,13 +166,13 @@ func TestMutationsOfSharedPolicy(t *testing.T) {
 	}
 }
 
-// selecting returns fenced singletons of a shared policy that hold different containers. Some select the pods of podWith.
+// selecting returns singletons with a queue of a shared policy that hold different containers. Some select the pods of podWith.
 func selecting(t testing.TB, some, all int) (singletons []v1.StatefulSingleton) {
 	t.Helper()
 	for i := range all {
 		s := *readSingleton(t, "hold-init-containers")
 		s.Name, s.UID, s.Spec.Containers = fmt.Sprint("db-", i), "", []string{fmt.Sprint("c", i)}
-		s.Spec.Fencing = v1.FencingLease
+		s.Spec.Fencing, s.Spec.Connections = v1.FencingLease, v1.ConnectionsQueue
 		if i >= some {
 			s.Spec.Selector = v1.LabelSelector{MatchLabels: map[string]string{"app": s.Name}}
 		}
@@ -161,6 +185,8 @@ func selecting(t testing.TB, some, all int) (singletons []v1.StatefulSingleton) 
 func BenchmarkMutation(b *testing.B) {
 	fenced := readSingleton(b, "hold-init-containers")
 	fenced.Spec.Fencing = v1.FencingLease
+	queue := fenced.DeepCopy()
+	queue.Spec.Connections = v1.ConnectionsQueue
 	lock := fencedLock(nil)
 	lock.Namespace, lock.Spec.StatefulSetName = fenced.Namespace, "db"
 	large := podWith(1, 1)
@@ -169,14 +195,14 @@ func BenchmarkMutation(b *testing.B) {
 		name string
 		rendering
 	}{
-		{"default", ownPolicy(readSingleton(b, "default"), options)}, {"fenced", ownPolicy(fenced, options)},
+		{"default", ownPolicy(readSingleton(b, "default"), options)}, {"fenced", ownPolicy(fenced, options)}, {"queue", ownPolicy(queue, options)},
 		{"lock", ownPolicy(lock, options)}, {"shared", sharedPolicy(selecting(b, policies.MaxSelecting, 20)...)},
 	} {
 		k := newKyverno(b, test.rendering)
 		for _, pod := range []struct {
 			name string
 			*corev1.Pod
-		}{{"10x30", podWith(10, 30)}, {"20x20", podWith(20, 20)}, {"50x20", podWith(50, 20)}, {"largest", largestPod()}, {"1MiB", large}} {
+		}{{"10x30", podWith(10, 30)}, {"20x20", podWith(20, 20)}, {"50x20", podWith(50, 20)}, {"largest", largestPod()}, {"largest-queued", largestQueuedPod()}, {"1MiB", large}} {
 			data := encode(b, pod.Pod)
 			for kind, policy := range map[policies.Kind]json.RawMessage{policies.ClusterPolicy: k.clusterPolicy, policies.NamespacedMutatingPolicy: k.mutatingPolicy} {
 				b.Run(test.name+"/"+pod.name+"/"+string(kind), func(b *testing.B) {

@@ -18,13 +18,17 @@ import (
 // fenced. An earlier rule removes what an earlier pass or the manifest of another pod has left, because each pass must decide
 // anew.
 func fenceRule(s *v1.StatefulSingleton, o Options) kyvernov1.Rule {
+	names := []string{nameContainers("initContainers"), nameContainers("containers")}
+	steps := []kyvernov1.ForEachMutation{step(names...)}
+	if queues(s) {
+		steps = []kyvernov1.ForEachMutation{sidecarStep(append(names, queueSetting(s))...)}
+	}
+	steps = append(steps,
+		fenceSidecar(s.Namespace+"/"+signal.LeaseName(s.Name), signal.LeaseSeconds(s.Spec.LeaseDurationSeconds), wrappedNames, apiServerEnvs(o)...))
 	return kyvernov1.Rule{
 		Name:                "fence",
 		RawAnyAllConditions: &kyvernov1.ConditionsWrapper{Conditions: *all(fenceable(s)...)},
-		Mutation: &kyvernov1.Mutation{ForEachMutation: []kyvernov1.ForEachMutation{
-			step(nameContainers("initContainers"), nameContainers("containers")),
-			fenceSidecar(s.Namespace+"/"+signal.LeaseName(s.Name), signal.LeaseSeconds(s.Spec.LeaseDurationSeconds), wrappedNames, apiServerEnvs(o)...),
-		}},
+		Mutation:            &kyvernov1.Mutation{ForEachMutation: steps},
 	}
 }
 
@@ -76,10 +80,14 @@ func fenceablePod(names string) []string {
 	}
 }
 
-// fencingEnvs are the environment variables of the sidecar that fenceSidecar adds.
-var fencingEnvs = []string{
-	signal.LeaseEnv, signal.LeaseDurationEnv, signal.HeldEnv, signal.LockEnv, signal.PodNameEnv, signal.APIServerEnv, signal.AuthoritiesEnv,
-}
+var (
+	// fencingEnvs are the settings of the sidecar: its environment variables that the rule "fence" adds.
+	fencingEnvs = []string{
+		signal.LeaseEnv, signal.LeaseDurationEnv, signal.HeldEnv, signal.QueueEnv, signal.LockEnv, signal.PodNameEnv, signal.APIServerEnv, signal.AuthoritiesEnv,
+	}
+	// containerEnvs are those of wrapped containers.
+	containerEnvs = []string{signal.ContainerEnv, signal.PortsEnv}
+)
 
 // apiServerEnvs returns the environment variables that tell the sidecar where the API server is, and how to recognize it.
 func apiServerEnvs(o Options) []corev1.EnvVar {
@@ -89,15 +97,22 @@ func apiServerEnvs(o Options) []corev1.EnvVar {
 	}
 }
 
-// removeFencing returns the steps that remove what the rule "fence" adds. They leave a volume of the user's own.
-func removeFencing() []kyvernov1.ForEachMutation {
-	containerEnv := fmt.Sprintf("e.name == '%s'", signal.ContainerEnv)
-	return removeFromSidecar(
+// removeFencing returns the steps that remove what the rule "fence" adds. They leave a volume of the user's own, and moved
+// probes.
+func removeFencing(s *v1.StatefulSingleton) []kyvernov1.ForEachMutation {
+	containerEnv := fmt.Sprintf("contains(%s, e.name)", listLiteral(containerEnvs))
+	lists := []string{
 		removeFrom("initContainers", isWrapped, "env", containerEnv),
-		removeFrom("containers", isWrapped, "env", containerEnv))
+		removeFrom("containers", isWrapped, "env", containerEnv),
+	}
+	if queues(s) {
+		lists = append(lists, removeQueue()...)
+	}
+	return removeFromSidecar(lists...)
 }
 
-// removeFromSidecar returns the steps that remove what fenceSidecar adds. The first also applies the operations of more lists.
+// removeFromSidecar returns the steps that remove the settings and the credentials from the sidecar, and unmark the pod. The
+// first also applies the operations of more lists.
 func removeFromSidecar(more ...string) []kyvernov1.ForEachMutation {
 	sidecarEnv := fmt.Sprintf("contains(%s, e.name)", listLiteral(fencingEnvs))
 	unmark := fmt.Sprintf("request.object.metadata.annotations.%q != `null` && [{op: 'remove', path: '/metadata/annotations/%s'}] || `[]`",

@@ -42,19 +42,24 @@ func fenceablePodCEL(names string) []string {
 	}
 }
 
-func removeFencingCEL() []string {
-	containerEnv := "e.name == " + celString(signal.ContainerEnv)
-	return append([]string{celBoth(
+func removeFencingCEL(s subjectCEL) []string {
+	containerEnv := "e.name in " + celValue(containerEnvs)
+	removals := []string{
 		celRemoveFrom("initContainers", isWrappedCEL, "env", containerEnv),
 		celRemoveFrom("containers", isWrappedCEL, "env", containerEnv),
-	)}, removeFromSidecarCEL()...)
+	}
+	if s.queues != "false" {
+		removals = append(removals, celIf(removeQueueCEL(), s.queues))
+	}
+	return append([]string{celBoth(removals...)}, removeFromSidecarCEL()...)
 }
 
 func fenceCEL(s subjectCEL, o Options) []string {
-	return []string{
-		celBoth(nameContainerCEL("initContainers"), nameContainerCEL("containers")),
-		fenceSidecarCEL(s.lease, s.leaseSeconds, wrappedNamesCEL, apiServerEnvs(o)...),
+	containers := celBoth(nameContainerCEL("initContainers"), nameContainerCEL("containers"))
+	if s.queues != "false" {
+		containers = celBoth(celIf(queueCEL(s), s.queues, s.queueable), containers)
 	}
+	return []string{containers, fenceSidecarCEL(s.lease, s.leaseSeconds, wrappedNamesCEL, apiServerEnvs(o)...)}
 }
 
 // removeFromSidecarCEL returns the mutations that remove what fenceSidecarCEL adds. They leave a volume of the user's own.

@@ -248,10 +248,6 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 	foreach := func(key string, value any) func(*unstructured.Unstructured) {
 		return set(t, value, "spec", "rules", "0", "mutate", "foreach", "0", key)
 	}
-	// The rule that moves readiness probes has an inner foreach.
-	inner := func(key string, value any) func(*unstructured.Unstructured) {
-		return set(t, value, "spec", "rules", "3", "mutate", "foreach", "1", "foreach", "0", key)
-	}
 	matchConditions := func(expressions ...string) func(*unstructured.Unstructured) {
 		var conditions []any
 		for i, expression := range expressions {
@@ -290,8 +286,7 @@ func testControllerPolicies(t *testing.T, config *rest.Config) {
 		"strategic merge":                       {rule(map[string]any{"metadata": map[string]any{"labels": map[string]any{"a": "b"}}}, "mutate", "patchStrategicMerge"), otherMutation},
 		"a foreach calls the API":               {foreach("context", apiCall), otherForeach},
 		"a foreach merges":                      {foreach("patchStrategicMerge", map[string]any{"metadata": map[string]any{}}), otherForeach},
-		"an inner foreach calls":                {inner("context", apiCall), otherForeach},
-		"an inner foreach has an inner foreach": {inner("foreach", []any{map[string]any{"list": "a", "context": apiCall, "patchesJson6902": patchJSON}}), otherForeach},
+		"an inner foreach, which no policy has": {foreach("foreach", []any{map[string]any{"list": "a", "patchesJson6902": patchJSON}}), otherForeach},
 		"matches any pod":                       {rule(map[string]any{"any": []any{anyPod}}, "match"), otherKind},
 		"matches by the old form":               {rule(map[string]any{"kinds": []any{"Pod"}}, "match", "resources"), otherMatch},
 		"matches several":                       {rule(anyPod, "match", "any", "1"), otherKind},

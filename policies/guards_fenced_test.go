@@ -210,6 +210,9 @@ func testFencedSettings(t *testing.T, c client.Client) {
 		"passes: as the policy prepares it": {},
 		"passes: another duration":          {change: inSidecar(setEnv(signal.LeaseDurationEnv, "3600"))},
 		"passes: never expires":             {change: inSidecar(setEnv(signal.LeaseDurationEnv, "2147483647"))},
+		"passes: a queue":                   {change: inSidecar(addEnv(signal.QueueEnv, "1"))},
+		"passes: the longest queue":         {change: inSidecar(addEnv(signal.QueueEnv, "3600"))},
+		"passes: ports of the queue":        {change: inApp(addEnv(signal.PortsEnv, "5432"))},
 		"passes: two containers": {change: func(p *corev1.Pod) {
 			second := *p.Spec.Containers[0].DeepCopy()
 			second.Name = "web"
@@ -241,6 +244,14 @@ func testFencedSettings(t *testing.T, c client.Client) {
 		"too short":                  {inSidecar(setEnv(signal.LeaseDurationEnv, "4")), environment},
 		"too long":                   {inSidecar(setEnv(signal.LeaseDurationEnv, "3601")), environment},
 		"no number":                  {inSidecar(setEnv(signal.LeaseDurationEnv, "15s")), environment},
+		"a longer queue":             {inSidecar(addEnv(signal.QueueEnv, "3601")), environment},
+		"no time in the queue":       {inSidecar(addEnv(signal.QueueEnv, "0")), environment},
+		"an empty queue":             {inSidecar(addEnv(signal.QueueEnv, "")), environment},
+		"a queue without a number":   {inSidecar(addEnv(signal.QueueEnv, "5m")), environment},
+		"a reference to a queue":     {inSidecar(addEnv(signal.QueueEnv, "$(MINE)")), environment},
+		"two queues":                 {both(inSidecar(addEnv(signal.QueueEnv, "300")), inSidecar(addEnv(signal.QueueEnv, "300"))), environment},
+		"two queues, one invalid":    {both(inSidecar(addEnv(signal.QueueEnv, "300")), inSidecar(addEnv(signal.QueueEnv, "0"))), environment},
+		"a queue for the Lease":      {both(inSidecar(withoutEnv(signal.LeaseEnv)), inSidecar(addEnv(signal.QueueEnv, "300"))), environment},
 		"a container too many":       {inSidecar(setEnv(signal.HeldEnv, "db,web")), environment},
 		"another container":          {inSidecar(setEnv(signal.HeldEnv, "web")), environment},
 		"no container":               {inSidecar(setEnv(signal.HeldEnv, "")), environment},
@@ -383,6 +394,8 @@ func testFencedByLock(t *testing.T, c client.Client) {
 		"no lock in the sidecar":         {inSidecar(withoutEnv(signal.LockEnv)), environment},
 		"another duration":               {inSidecar(setEnv(signal.LeaseDurationEnv, "4")), environment},
 		"never expires":                  {inSidecar(setEnv(signal.LeaseDurationEnv, "2147483647")), environment},
+		"a queue":                        {inSidecar(addEnv(signal.QueueEnv, "300")), environment},
+		"a queue for the name":           {both(inSidecar(withoutEnv(signal.PodNameEnv)), inSidecar(addEnv(signal.QueueEnv, "300"))), environment},
 		"another container":              {inSidecar(setEnv(signal.HeldEnv, "web")), environment},
 		"another image":                  {inSidecar(func(c *corev1.Container) { c.Image = "evil" }), gate},
 		"another program":                {inSidecar(func(c *corev1.Container) { c.Command = []string{"evil"} }), gate},

@@ -109,8 +109,11 @@ func commonRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
 	if s.Spec.Fencing == v1.FencingLease {
 		rules = append(rules, kyvernov1.Rule{
 			Name:     "remove-fencing",
-			Mutation: &kyvernov1.Mutation{ForEachMutation: removeFencing()},
+			Mutation: &kyvernov1.Mutation{ForEachMutation: removeFencing(s)},
 		})
+	}
+	if queues(s) {
+		rules = append(rules, queueRule(s))
 	}
 	return rules
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -37,6 +38,8 @@ type injection struct {
 	restricted bool
 	// wantFenced has the held containers if the pod is fenced.
 	wantFenced []string
+	// wantQueue is how long a client may wait if the pod queues connections.
+	wantQueue time.Duration
 }
 
 var injections = map[string]injection{
@@ -75,6 +78,7 @@ var injections = map[string]injection{
 	"fencing":                  {singleton: "fencing", wantFenced: []string{"db", "backup"}},
 	"fencing-init-containers":  {pod: "fencing", singleton: "fencing-init-containers", wantFenced: []string{"migrate", "proxy", "db", "backup"}},
 	"fencing-named-containers": {pod: "several-containers", singleton: "fencing-named-containers", wantFenced: []string{"db"}},
+	"queue":                    {singleton: "queue", wantFenced: []string{"db", "web", "worker", "backup"}, wantQueue: 2 * time.Minute},
 }
 
 func addPullSecrets(o *policies.Options) {
@@ -104,6 +108,7 @@ func TestInjection(t *testing.T) {
 			}
 			if test.wantFenced != nil {
 				wantFenced(t, &after, s, test.wantFenced...)
+				wantQueued(t, &after, s, test.wantQueue)
 			}
 			if diff := gocmp.Diff(before, withoutInjection(after, before), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("the user's own fields changed (-want +got):\n%s", diff)
@@ -263,29 +268,35 @@ func withoutInjection(pod, original corev1.Pod) corev1.Pod {
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			release(&list[i])
 			restoreProbe(&list[i], sidecar)
+			release(&list[i])
 		}
 	}
 	return pod
 }
 
-// restoreProbe gives a container the readiness probe that the sidecar has.
+// restoreProbe gives a container the readiness probe that the sidecar has, and its moved liveness probe.
 func restoreProbe(c *corev1.Container, sidecar corev1.Container) {
-	for _, variable := range sidecar.Env {
-		if variable.Name != "READINESS_PROBE_"+c.Name {
+	for _, variable := range slices.Concat(sidecar.Env, c.Env) {
+		var probe **corev1.Probe
+		switch variable.Name {
+		case "READINESS_PROBE_" + c.Name:
+			probe = &c.ReadinessProbe
+		case "STATEFULSINGLETON_LIVENESS_PROBE":
+			probe = &c.LivenessProbe
+		default:
 			continue
 		}
 		var original struct {
-			ReadinessProbe *corev1.Probe          `json:"readinessProbe"`
-			Ports          []corev1.ContainerPort `json:"ports"`
+			Probe *corev1.Probe          `json:"probe"`
+			Ports []corev1.ContainerPort `json:"ports"`
 		}
 		data, err := base64.StdEncoding.DecodeString(variable.Value)
 		if err == nil {
 			err = json.Unmarshal(data, &original)
 		}
 		if err == nil && (original.Ports == nil || gocmp.Equal(original.Ports, c.Ports)) {
-			c.ReadinessProbe = original.ReadinessProbe
+			*probe = original.Probe
 		}
 	}
 }
@@ -297,7 +308,15 @@ func release(c *corev1.Container) {
 	if p := c.StartupProbe; p != nil && p.Exec != nil && slices.Equal(p.Exec.Command, []string{"/var/run/signal/gate", "started", "20s"}) {
 		c.StartupProbe = nil
 	}
+	releaseProbe(c.LivenessProbe, "liveness")
+	releaseProbe(c.ReadinessProbe, "readiness")
 	if last := len(c.Env) - 1; last >= 0 && c.Env[last] == containerEnv(c.Name) {
+		c.Env = c.Env[:last]
+	}
+	if last := len(c.Env) - 1; last >= 0 && c.Env[last].Name == "STATEFULSINGLETON_PORTS" {
+		c.Env = c.Env[:last]
+	}
+	if last := len(c.Env) - 1; last >= 0 && c.Env[last].Name == "STATEFULSINGLETON_LIVENESS_PROBE" {
 		c.Env = c.Env[:last]
 	}
 	// The API server sets the default of APIVersion.
@@ -308,6 +327,14 @@ func release(c *corev1.Container) {
 	c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
 		return gocmp.Equal(m, corev1.VolumeMount{Name: "statefulsingleton-signal", MountPath: "/var/run/signal", ReadOnly: true})
 	})
+}
+
+// releaseProbe removes the gate from the command of an exec probe.
+func releaseProbe(p *corev1.Probe, kind string) {
+	prefix := []string{"/var/run/signal/gate", "probe", kind, "--"}
+	if p != nil && p.Exec != nil && len(p.Exec.Command) > len(prefix) && slices.Equal(p.Exec.Command[:len(prefix)], prefix) {
+		p.Exec.Command = p.Exec.Command[len(prefix):]
+	}
 }
 
 func podUID() corev1.EnvVar {

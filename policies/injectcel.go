@@ -40,11 +40,15 @@ type subjectCEL struct {
 	name, lease, leaseSeconds string
 	// gracePeriod is a number of seconds.
 	gracePeriod string
-	// fenceable is the condition that the pod can be fenced.
-	fenceable string
+	// fenceable and queueable are the conditions that the pod can be fenced, and that a fenced pod can queue connections.
+	fenceable, queueable string
+	// queues is the condition that the singleton asks for the queue of a fenced pod.
+	queues string
+	// queueSeconds is a string.
+	queueSeconds string
 }
 
-// subjectOf returns the constants for a singleton. The condition fenceable is left to the caller.
+// subjectOf returns the constants for a singleton. The conditions fenceable and queueable are left to the caller.
 func subjectOf(s *v1.StatefulSingleton) subjectCEL {
 	holds, holdsInit := "true", strconv.FormatBool(s.Spec.HoldInitContainers)
 	if names := s.Spec.Containers; len(names) > 0 {
@@ -59,6 +63,7 @@ func subjectOf(s *v1.StatefulSingleton) subjectCEL {
 		fences:      strconv.FormatBool(s.Spec.Fencing == v1.FencingLease),
 		name:        celString(s.Name), lease: celString(leaseOf(s)), leaseSeconds: celString(leaseSecondsOf(s)),
 		gracePeriod: celValue(gracePeriod(s)),
+		queues:      strconv.FormatBool(queues(s)), queueSeconds: celString(queueSeconds(s)),
 	}
 }
 
@@ -72,6 +77,7 @@ func subjectsCEL(variable string) subjectCEL {
 		movesProbes: someAsks("x.movesProbes"), fences: someAsks(`x.lease != ""`),
 		name: fmt.Sprintf("%s[%s.size() - 1].name", variable, variable), lease: fencing + ".lease", leaseSeconds: fencing + ".leaseSeconds",
 		gracePeriod: fmt.Sprintf("%s.map(x, int(x.gracePeriod)).max()", variable),
+		queues:      celAll(someAsks(`x.lease != ""`), fencing+`.queueSeconds != ""`), queueSeconds: fencing + ".queueSeconds",
 	}
 }
 
@@ -79,10 +85,13 @@ func subjectsCEL(variable string) subjectCEL {
 func settingsCEL(s *v1.StatefulSingleton) string {
 	settings := map[string]any{
 		"name": s.Name, "containers": append([]string{}, s.Spec.Containers...), "holdsInit": s.Spec.HoldInitContainers,
-		"movesProbes": s.Spec.ReadinessProbes != v1.ReadinessKubelet, "gracePeriod": gracePeriod(s), "lease": "",
+		"movesProbes": s.Spec.ReadinessProbes != v1.ReadinessKubelet, "gracePeriod": gracePeriod(s), "lease": "", "queueSeconds": "",
 	}
 	if s.Spec.Fencing == v1.FencingLease {
 		settings["lease"], settings["leaseSeconds"] = leaseOf(s), leaseSecondsOf(s)
+	}
+	if queues(s) {
+		settings["queueSeconds"] = queueSeconds(s)
 	}
 	return celValue(settings)
 }
@@ -104,7 +113,7 @@ func injectCEL(namespace string, s subjectCEL, o Options) []string {
 		mutations = append(mutations, celEachIf(s.movesProbes, moveReadinessProbesCEL()...)...)
 	}
 	if s.fences != "false" {
-		mutations = append(mutations, celEachIf(s.fences, removeFencingCEL()...)...)
+		mutations = append(mutations, celEachIf(s.fences, removeFencingCEL(s)...)...)
 		mutations = append(mutations, celEachIf(celAll(s.fences, s.fenceable), fenceCEL(s, o)...)...)
 	}
 	return append(mutations, celBoth(extendGracePeriodCEL(s), markCEL(namespace, s)))

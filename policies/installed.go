@@ -16,10 +16,11 @@ type variant struct {
 	HoldInitContainers bool               `json:"holdInitContainers,omitempty"`
 	ReadinessProbes    v1.ReadinessProber `json:"readinessProbes,omitempty"`
 	Fencing            v1.Fencing         `json:"fencing,omitempty"`
+	Connections        v1.Connections     `json:"connections,omitempty"`
 }
 
 func variantOf(s *v1.StatefulSingleton) variant {
-	return variant{s.Spec.Containers, s.Spec.HoldInitContainers, s.Spec.ReadinessProbes, s.Spec.Fencing}
+	return variant{s.Spec.Containers, s.Spec.HoldInitContainers, s.Spec.ReadinessProbes, s.Spec.Fencing, s.Spec.Connections}
 }
 
 // Variant returns a text that is the same for singletons with the same commonRules. It is empty for other objects.
@@ -91,6 +92,6 @@ func (i Installed) earlier(s Subject) Subject {
 	has := i[s.GetUID()]
 	singleton := s.(*v1.StatefulSingleton).DeepCopy() // only singletons share a policy
 	singleton.Spec.Containers, singleton.Spec.HoldInitContainers = has.Containers, has.HoldInitContainers
-	singleton.Spec.ReadinessProbes, singleton.Spec.Fencing = has.ReadinessProbes, has.Fencing
+	singleton.Spec.ReadinessProbes, singleton.Spec.Fencing, singleton.Spec.Connections = has.ReadinessProbes, has.Fencing, has.Connections
 	return singleton
 }

@@ -2,6 +2,7 @@ package policies
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -105,8 +106,11 @@ func mutatingNamespace(namespace string, singletons []v1.StatefulSingleton, sele
 	for i, s := range singletons {
 		selecting = append(selecting, policy.variable("selecting_"+shorten(s.Name, s.Name), fmt.Sprintf("%s ? [%s] : []", selectors[i], settingsCEL(&s))))
 	}
-	all := policy.variable("selecting", "["+strings.Join(selecting, ", ")+"].flatten()")
-	policy.inject(namespace, subjectsCEL(all), o)
+	all := subjectsCEL(policy.variable("selecting", "["+strings.Join(selecting, ", ")+"].flatten()"))
+	if !slices.ContainsFunc(singletons, func(s v1.StatefulSingleton) bool { return queues(&s) }) {
+		all.queues = "false"
+	}
+	policy.inject(namespace, all, o)
 	return toUnstructured(policy)
 }
 
@@ -114,6 +118,9 @@ func mutatingNamespace(namespace string, singletons []v1.StatefulSingleton, sele
 func (p *mutatingPolicy) inject(namespace string, s subjectCEL, o Options) {
 	if s.fences != "false" {
 		s.fenceable = p.variable("fenceable", fenceableCEL(s))
+	}
+	if s.queues != "false" {
+		s.queueable = p.variable("queueable", queueableCEL)
 	}
 	p.mutate(injectCEL(namespace, s, o)...)
 	p.mutate(answerCEL(p.ref()))

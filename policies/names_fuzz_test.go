@@ -43,7 +43,7 @@ func FuzzNamesAreNotEvaluated(f *testing.F) {
 	rendered := func(t *testing.T, name string) map[string]string {
 		s := singletonOf(v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
 		s.Spec.Containers = []string{name, "db"}
-		s.Spec.Fencing = v1.FencingLease
+		s.Spec.Fencing, s.Spec.Connections = v1.FencingLease, v1.ConnectionsQueue
 		policy, err := policies.Render(s, policies.Options{SidecarImage: name})
 		if err != nil {
 			t.Fatal(err)
@@ -231,6 +231,7 @@ func policiesWith(t testing.TB, text string) map[string]json.RawMessage {
 	t.Helper()
 	s := singletonOf(v1.LabelSelector{MatchLabels: map[string]string{"app": "db"}})
 	s.Spec.Containers, s.Spec.HoldInitContainers, s.Spec.Fencing = []string{text, "db"}, true, v1.FencingLease
+	s.Spec.Connections = v1.ConnectionsQueue
 	l := fencedLock(&v1.LockHooks{Promote: []string{text, "a"}, Demote: []string{text}})
 	l.Spec.StatefulSetName, l.Spec.LeaseName = text, text
 	o := policies.Options{Kind: policies.NamespacedMutatingPolicy, SidecarImage: text, SidecarPullSecrets: []string{text}}

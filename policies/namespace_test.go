@@ -61,14 +61,14 @@ func TestNamesOfRules(t *testing.T) {
 // The policy of a namespace mutates each pod in the same way as the policy of its singleton. If both policies mutate a
 // pod, in any order, the result is the same.
 func TestBothPoliciesAreEquivalent(t *testing.T) {
-	files := []string{"default", "named-containers", "hold-init-containers", "grace-period", "fencing", "fencing"}
+	files := []string{"default", "named-containers", "hold-init-containers", "grace-period", "fencing", "fencing", "queue"}
 	var singletons []v1.StatefulSingleton
 	for n, file := range files {
 		singletons = append(singletons, named(t, file, fmt.Sprintf("db%d", n)))
 	}
 	shared := newKyverno(t, sharedPolicy(singletons...))
 	for n, file := range files {
-		for _, pod := range []string{"scratch", "init-containers", "weird-strings", "fencing"} {
+		for _, pod := range []string{"scratch", "init-containers", "weird-strings", "fencing", "queue"} {
 			t.Run(file+"/"+pod, func(t *testing.T) {
 				t.Parallel()
 				s := singletons[n]

@@ -4,8 +4,8 @@
 // There is one policy for each singleton, or one for each namespace with the rules of all its singletons. Both change
 // a pod in the same way, in each Kind. A pod to which several policies apply is the same as a pod to which one applies.
 //
-// No other package knows Kyverno's types: Render returns unstructured objects. Of a pod, only names of containers and host
-// names are copied into a patch of a ClusterPolicy, and strings of a singleton are escaped. Kyverno therefore evaluates no
+// No other package knows Kyverno's types: Render returns unstructured objects. Of a pod, only names of containers, numbers of
+// ports, and probes in base64 are copied into a patch of a ClusterPolicy, and strings of a singleton are escaped. Kyverno therefore evaluates no
 // text of a user as a variable or as CEL. A rule that applies again changes nothing, because the API server may call Kyverno
 // twice for a pod.
 //

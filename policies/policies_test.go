@@ -151,7 +151,7 @@ func TestProbePod(t *testing.T) {
 }
 
 func TestProbePodIsInjected(t *testing.T) {
-	for _, name := range []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "match-expressions", "fencing", "fencing-named-containers"} {
+	for _, name := range []string{"default", "named-containers", "named-init-containers", "hold-init-containers", "match-expressions", "fencing", "fencing-named-containers", "queue"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := readSingleton(t, name)

@@ -49,6 +49,9 @@ func singletonProbe(s *v1.StatefulSingleton, o Options) (*corev1.Pod, error) {
 	}
 	pod := probePod(s.Namespace, name, o)
 	pod.Labels = labels
+	if queues(s) {
+		pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080}} // otherwise the pod would not be queueable
+	}
 	return pod, nil
 }
 
@@ -84,19 +87,28 @@ func probePod(namespace, container string, o Options) *corev1.Pod {
 	}
 }
 
-// ErrNotFenced is the error for a pod that is held and not fenced.
-var ErrNotFenced = errors.New("pod is not fenced")
+var (
+	// ErrNotFenced is the error for a pod that is held and not fenced.
+	ErrNotFenced = errors.New("pod is not fenced")
+	// ErrNotQueued is the error for a pod that is fenced and cannot queue connections.
+	ErrNotQueued = errors.New("pod does not queue connections")
+)
 
-// checkSingletonProbe returns nil if a probe pod of s is held, and fenced if s asks for it.
+// checkSingletonProbe returns nil if a probe pod of s is held, and fenced and prepared for the queue if s asks for it.
 func checkSingletonProbe(pod *corev1.Pod, s *v1.StatefulSingleton) error {
 	if err := CheckInjected(pod, s); err != nil {
 		return err
 	}
-	// Another webhook may have added a container to the probe that keeps pods from being fenced.
-	if s.Spec.Fencing == v1.FencingLease && injected.NotFenceableBy(pod, s) == "" {
-		if _, problem := injected.FencedBy(pod, s); problem != "" {
-			return fmt.Errorf("%w: %s", ErrNotFenced, problem)
-		}
+	// Another webhook may have added a container to the probe that keeps pods from being fenced, or from queueing.
+	if s.Spec.Fencing != v1.FencingLease || injected.NotFenceableBy(pod, s) != "" {
+		return nil
+	}
+	settings, problem := injected.FencedBy(pod, s)
+	if problem != "" {
+		return fmt.Errorf("%w: %s", ErrNotFenced, problem)
+	}
+	if queues(s) && injected.NotQueueableBy(pod, s) == "" && settings.Queue == 0 {
+		return fmt.Errorf("%w: container %s has no %s", ErrNotQueued, v1.SidecarName, signal.QueueEnv)
 	}
 	return nil
 }

@@ -15,10 +15,32 @@ import (
 // step returns the foreach that applies the operations of all lists in one patch. It does nothing if there are none. The
 // lists are JMESPath expressions, and all of them see the pod before the step.
 func step(lists ...string) kyvernov1.ForEachMutation {
+	return stepWith(requestUID, "'{{request.uid}}'", lists...)
+}
+
+// stepWith is like step, and replaces the placeholder in the operations by the string of a JMESPath expression.
+func stepWith(placeholder, expression string, lists ...string) kyvernov1.ForEachMutation {
 	return kyvernov1.ForEachMutation{
 		List:            fmt.Sprintf("[[%s][]][?length(@) > `0`]", strings.Join(lists, ", ")),
-		PatchesJSON6902: fmt.Sprintf("{{ replace_all(to_string(element), '%s', '{{request.uid}}') }}", requestUID),
+		PatchesJSON6902: fmt.Sprintf("{{ replace_all(to_string(element), '%s', %s) }}", placeholder, expression),
 	}
+}
+
+// sidecarIndex stands for the index of the status sidecar in the operations of a sidecarStep, and sidecarPlace for the JSON
+// pointer to the sidecar. Expressions of operations see only their container.
+const (
+	sidecarIndex = "INDEX-OF-THE-STATUS-SIDECAR"
+	sidecarPlace = "/spec/initContainers/" + sidecarIndex
+)
+
+// sidecarStep is like step, and its operations can change the status sidecar.
+func sidecarStep(lists ...string) kyvernov1.ForEachMutation {
+	return stepWith(sidecarIndex, fmt.Sprintf("to_string(%s | [0].i)", statusSidecar), lists...)
+}
+
+// when returns the operations of all lists if the condition is true, and no operations otherwise.
+func when(condition string, lists ...string) string {
+	return fmt.Sprintf("(%s) && [%s][] || `[]`", condition, strings.Join(lists, ", "))
 }
 
 // indexed returns the containers of spec.<list> for which all conditions are true, as a JMESPath expression. Each element has

@@ -73,7 +73,8 @@ func ProbePod(s Subject, o Options) (*corev1.Pod, error) {
 }
 
 // CheckProbe returns nil if the policy applied to the probe pod of the object: it holds a pod of a singleton and makes a pod of a
-// lock a reader, and it fences the pod if the object asks for it. Another policy may hold the pod and be about to be deleted.
+// lock a reader, and it fences the pod and prepares it for the queue if the object asks for it. Another policy may hold the pod
+// and be about to be deleted.
 func CheckProbe(pod *corev1.Pod, s Subject, policy Ref) error {
 	if !Answered(pod, policy) {
 		return fmt.Errorf("pod went through no rule of %s for %s", policy, keyOf(s))

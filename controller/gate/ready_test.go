@@ -36,7 +36,7 @@ type probed struct {
 func newProbed(t *testing.T, probe string) probed {
 	t.Helper()
 	s, log := newSidecar(t)
-	value := base64.StdEncoding.EncodeToString([]byte(`{"readinessProbe":` + probe + `,"ports":[{"name":"web","containerPort":8080}]}`))
+	value := base64.StdEncoding.EncodeToString([]byte(`{"probe":` + probe + `,"ports":[{"name":"web","containerPort":8080}]}`))
 	r := NewReadiness(s, "127.0.0.1", []string{"POD_IP=127.0.0.1", signal.ProbeEnvPrefix + "app=" + value, signal.ProbeEnvPrefix + "broken=e30="})
 	server := httptest.NewServer(s.handler(r))
 	t.Cleanup(server.Close)

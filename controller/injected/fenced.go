@@ -52,6 +52,39 @@ func NotFenceableBy(pod *corev1.Pod, singleton *v1.StatefulSingleton) string {
 	return ""
 }
 
+// NotQueueableBy returns why the policy of the singleton cannot prepare the pod to queue the connections of clients, or nothing
+// if it can. The field spec.connections does not matter, because it applies only to new pods.
+func NotQueueableBy(pod *corev1.Pod, singleton *v1.StatefulSingleton) string {
+	if problem := NotFenceableBy(pod, singleton); problem != "" {
+		return problem
+	}
+	hasPort := false
+	// A queue starts before the release, when containers behind a held init container do not exist yet.
+	for _, h := range Containers(pod, singleton) {
+		switch {
+		case h.Init:
+			return fmt.Sprintf("init container %s is held", h.Name)
+		case hasGRPC(h.LivenessProbe) || hasGRPC(h.ReadinessProbe):
+			return fmt.Sprintf("container %s has a gRPC probe", h.Name)
+		case !slices.ContainsFunc(h.Ports, isTCP):
+		case h.SecurityContext == nil || ptr.Deref(h.SecurityContext.AllowPrivilegeEscalation, true):
+			return fmt.Sprintf("container %s needs securityContext.allowPrivilegeEscalation: false", h.Name)
+		default:
+			hasPort = true
+		}
+	}
+	if !hasPort {
+		return "no held container has a TCP port in ports"
+	}
+	return ""
+}
+
+func hasGRPC(p *corev1.Probe) bool { return p != nil && p.GRPC != nil }
+
+func isTCP(p corev1.ContainerPort) bool {
+	return p.Protocol != corev1.ProtocolUDP && p.Protocol != corev1.ProtocolSCTP
+}
+
 // notWrappable returns why a container has a barrier instead of the wrapper.
 func notWrappable(c *corev1.Container) string {
 	switch {

@@ -271,3 +271,57 @@ func TestNotFencedBy(t *testing.T) {
 		})
 	}
 }
+
+func TestNotQueueableBy(t *testing.T) {
+	port := func(c corev1.Container, protocol corev1.Protocol) corev1.Container {
+		c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: 5432, Protocol: protocol})
+		c.SecurityContext = &corev1.SecurityContext{AllowPrivilegeEscalation: new(false)}
+		return c
+	}
+	privileged := port(wrapped("web"), corev1.ProtocolTCP)
+	privileged.SecurityContext = nil
+	grpc := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 9000}}}
+	live, ready := wrapped("web"), wrapped("web")
+	live.LivenessProbe, ready.ReadinessProbe = grpc, grpc
+	app := port(wrapped("app"), corev1.ProtocolTCP)
+	const noPort = "no held container has a TCP port in ports"
+	for name, tc := range map[string]struct {
+		pod       *corev1.Pod
+		singleton *v1.StatefulSingleton
+		want      string
+	}{
+		"a port":                          {pod: fence(makePod(app))},
+		"a port without protocol":         {pod: fence(makePod(port(wrapped("app"), "")))},
+		"a port of another container":     {pod: fence(makePod(wrapped("web"), app))},
+		"a port beside ports without TCP": {pod: fence(makePod(port(port(wrapped("app"), corev1.ProtocolUDP), corev1.ProtocolTCP)))},
+		"gRPC of a container that nothing holds": {
+			pod: fence(makePod(app, corev1.Container{Name: "web", LivenessProbe: grpc})), singleton: makeSingleton("db", "app"),
+		},
+		"an init container that nothing holds": {pod: fence(withInit(makePod(app), corev1.Container{Name: "proxy", LivenessProbe: grpc}))},
+
+		"no port": {pod: fence(makePod(wrapped("app"))), want: noPort},
+		"UDP":     {pod: fence(makePod(port(wrapped("app"), corev1.ProtocolUDP))), want: noPort},
+		"SCTP":    {pod: fence(makePod(port(wrapped("app"), corev1.ProtocolSCTP))), want: noPort},
+		"a port of an init container": {
+			pod: fence(withInit(makePod(wrapped("app")), port(corev1.Container{Name: "proxy"}, corev1.ProtocolTCP))), want: noPort,
+		},
+		"a held init container":                 {pod: fence(withInit(makePod(app), wrapped("proxy"))), singleton: holdInit(), want: "init container proxy is held"},
+		"an init container that comes held":     {pod: fence(withInit(makePod(app), wrapped("proxy"))), want: "init container proxy is held"},
+		"a port of one that nothing holds":      {pod: fence(makePod(wrapped("app"), port(corev1.Container{Name: "web"}, ""))), singleton: makeSingleton("db", "app"), want: noPort},
+		"may gain privileges":                   {pod: fence(makePod(app, privileged)), want: "container web needs securityContext.allowPrivilegeEscalation: false"},
+		"gRPC liveness":                         {pod: fence(makePod(app, live)), want: "container web has a gRPC probe"},
+		"gRPC readiness":                        {pod: fence(makePod(app, ready)), want: "container web has a gRPC probe"},
+		"not fenceable":                         {pod: fence(makePod(app, barrier("web"))), want: "container web needs a command"},
+		"not fenceable, by a field of the pod":  {pod: change(func(p *corev1.Pod) { p.Spec.HostPID = true }), want: "the pod has hostPID"},
+		"nothing holds a container with a port": {pod: fence(makePod(port(corev1.Container{Name: "app"}, ""))), want: "nothing holds container app"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.singleton == nil {
+				tc.singleton = makeSingleton("db")
+			}
+			if got := injected.NotQueueableBy(tc.pod, tc.singleton); got != tc.want {
+				t.Errorf("problem is %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -370,8 +370,11 @@ func (r *Reconciler) probe(ctx context.Context, subject policies.Subject, policy
 	}
 	if err := policies.CheckProbe(pod, subject, policy); err != nil {
 		problem := r.Kind.NotInjected
-		if errors.Is(err, policies.ErrNotFenced) {
+		switch {
+		case errors.Is(err, policies.ErrNotFenced):
 			problem = "new pods are not fenced"
+		case errors.Is(err, policies.ErrNotQueued):
+			problem = "new pods do not queue connections"
 		}
 		return reasonNotInjected, fmt.Errorf("%s, as a dry-run shows: %s. %s", problem, sentence(err), kyvernoHelp)
 	}

@@ -23,6 +23,12 @@ const (
 	LeaseDurationEnv = "FENCING_DURATION_SECONDS"
 	// HeldEnv is the sidecar's environment variable with the names of the held containers, separated by commas.
 	HeldEnv = "FENCING_CONTAINERS"
+	// QueueEnv is the sidecar's environment variable with the number of seconds for which a client may wait in a queue, until
+	// the main process accepts its connection. Empty: nothing is queued.
+	QueueEnv = "FENCING_QUEUE_SECONDS"
+	// PortsEnv is the environment variable of a held container with the TCP ports on which clients may wait, separated by
+	// commas. Empty: there are none.
+	PortsEnv = "STATEFULSINGLETON_PORTS"
 	// LockEnv is the sidecar's environment variable with the name of the StatefulSetLock. Empty: the pod has none.
 	LockEnv = "STATEFULSETLOCK"
 	// PodNameEnv is the sidecar's environment variable with the name of the pod.
@@ -40,6 +46,14 @@ const (
 	// RetireAnnotation is the annotation of a Lease with the UID of the pod that must not start a main process again.
 	// The controller sets it as soon as the pod is terminating.
 	RetireAnnotation = "apps.statefulsingleton.com/retire"
+	// NextAnnotation is the annotation of a Lease with the UID of the pod that queues the connections of clients now, because
+	// it runs next.
+	NextAnnotation = "apps.statefulsingleton.com/next"
+	// DelayAnnotation is the annotation of a Lease with the number of milliseconds for which the pod in RetireAnnotation
+	// still serves after it was asked to stop and has read this number.
+	DelayAnnotation = "apps.statefulsingleton.com/shutdown-delay"
+	// QueueAnnotation is the annotation of a Lease with the QueueReport of the pod that holds the Lease.
+	QueueAnnotation = "apps.statefulsingleton.com/queue"
 	// ExpiredAnnotation is the annotation of a Lease with the UID of the pod from which the controller took the Lease.
 	// The pod had not renewed the Lease for its duration. Without it, a Lease without a holder was released.
 	ExpiredAnnotation = "apps.statefulsingleton.com/expired"
@@ -67,6 +81,8 @@ const (
 	NeverExpires = math.MaxInt32
 
 	defaultLeaseSeconds = 15
+	// maxQueueSeconds is the maximum of spec.maxTransitionTime of a StatefulSingleton.
+	maxQueueSeconds = 3600
 )
 
 // LeaseSeconds returns the duration of the Lease in seconds for spec.leaseDurationSeconds of a StatefulSingleton. Nil: the default.
@@ -152,6 +168,8 @@ type LeaseSettings struct {
 	Held []string
 	// Pod is the name of the pod.
 	Pod string
+	// Queue is how long a client may wait in a queue. 0: nothing is queued.
+	Queue time.Duration
 	// Lock is true if the pod has a StatefulSetLock: main processes also run while the pod does not hold the Lease.
 	Lock bool
 }
@@ -176,6 +194,13 @@ func ParseLeaseSettings(getenv func(string) string) (*LeaseSettings, error) {
 		return nil, fmt.Errorf("%s is %q: it must be a number from %d to %d", LeaseDurationEnv, getenv(LeaseDurationEnv), MinLeaseSeconds, MaxLeaseSeconds)
 	}
 	s.Duration = time.Duration(seconds) * time.Second
+	if text := getenv(QueueEnv); text != "" {
+		seconds, err := strconv.Atoi(text)
+		if err != nil || seconds < 1 || seconds > maxQueueSeconds || s.Lock {
+			return nil, fmt.Errorf("%s is %q: it must be a number from 1 to %d, in the pod of a StatefulSingleton", QueueEnv, text, maxQueueSeconds)
+		}
+		s.Queue = time.Duration(seconds) * time.Second
+	}
 	if s.Pod == "" {
 		return nil, fmt.Errorf("%s is empty", PodNameEnv)
 	}

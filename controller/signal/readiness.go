@@ -20,6 +20,9 @@ const (
 	// ProbeEnvPrefix begins the name of the sidecar's environment variable with the original probe of a container, as
 	// ParseProbe reads it. The name of the container follows.
 	ProbeEnvPrefix = "READINESS_PROBE_"
+	// LivenessEnv is the environment variable of a held container with its original liveness probe, as ParseProbe reads it, if its
+	// connections are queued. The gate runs the probe, because the probe must succeed until the main process runs.
+	LivenessEnv = "STATEFULSINGLETON_LIVENESS_PROBE"
 	// ProbeHostEnv is the sidecar's environment variable with the loopback address on which it serves in a pod with
 	// hostNetwork. On the address of the node, the ports of two pods would clash.
 	ProbeHostEnv = "READINESS_HOST"
@@ -31,8 +34,9 @@ const (
 	ExtraProbeTimeoutSeconds = 15
 )
 
-// Probe is the readiness probe of a container as the user wrote it: the fields of a Kubernetes Probe that the sidecar
-// needs. A policy changes the probe of a wrapped container into a request to the sidecar, and gives the sidecar the original. Either HTTPGet or TCPSocket is set.
+// Probe is the readiness or liveness probe of a container as the user wrote it: the fields of a Kubernetes Probe that the gate
+// needs. A policy changes the readiness probe of a wrapped container into a request to the sidecar, which gets the original, and the
+// liveness probe into a command of the gate in the container. Either HTTPGet or TCPSocket is set.
 type Probe struct {
 	HTTPGet   *HTTPGet   `json:"httpGet"`
 	TCPSocket *TCPSocket `json:"tcpSocket"`
@@ -75,23 +79,23 @@ type containerPort struct {
 	ContainerPort int    `json:"containerPort"`
 }
 
-// ParseProbe parses the value of an environment variable with an original probe: base64 of a JSON object with the
-// readinessProbe and the ports of the container.
+// ParseProbe parses the value of an environment variable with an original probe: base64 of a JSON object with the probe and
+// the ports of the container.
 func ParseProbe(value string) (*Probe, error) {
 	data, err := base64.StdEncoding.DecodeString(value)
 	if err != nil {
-		return nil, fmt.Errorf("decode readiness probe: %w", err)
+		return nil, fmt.Errorf("decode probe: %w", err)
 	}
 	var container struct {
-		Probe *Probe          `json:"readinessProbe"`
+		Probe *Probe          `json:"probe"`
 		Ports []containerPort `json:"ports"`
 	}
 	if err := json.Unmarshal(data, &container); err != nil {
-		return nil, fmt.Errorf("decode readiness probe: %w", err)
+		return nil, fmt.Errorf("decode probe: %w", err)
 	}
 	p := container.Probe
 	if p == nil || p.HTTPGet == nil && p.TCPSocket == nil {
-		return nil, errors.New("decode readiness probe: it has neither httpGet nor tcpSocket")
+		return nil, errors.New("decode probe: it has neither httpGet nor tcpSocket")
 	}
 	p.ports = container.Ports
 	return p, nil

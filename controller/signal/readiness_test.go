@@ -16,14 +16,14 @@ func TestParseProbe(t *testing.T) {
 		wantError string
 	}{
 		"http": {
-			json: `{"readinessProbe":{"httpGet":{"path":"/a?b","port":8080,"host":"h","scheme":"HTTPS","httpHeaders":[{"name":"Host","value":"x"}]},"timeoutSeconds":3,"periodSeconds":2,"successThreshold":1},"ports":null}`,
+			json: `{"probe":{"httpGet":{"path":"/a?b","port":8080,"host":"h","scheme":"HTTPS","httpHeaders":[{"name":"Host","value":"x"}]},"timeoutSeconds":3,"periodSeconds":2,"successThreshold":1},"ports":null}`,
 			want: &Probe{HTTPGet: &HTTPGet{Path: "/a?b", Port: float64(8080), Host: "h", Scheme: "HTTPS", Headers: []HTTPHeader{{"Host", "x"}}}, TimeoutSeconds: 3, PeriodSeconds: 2},
 		},
-		"tcp":         {json: `{"readinessProbe":{"tcpSocket":{"port":"sql"}}}`, want: &Probe{TCPSocket: &TCPSocket{Port: "sql"}}},
-		"exec":        {json: `{"readinessProbe":{"exec":{"command":["a"]}}}`, wantError: "decode readiness probe: it has neither httpGet nor tcpSocket"},
-		"none":        {json: `{}`, wantError: "decode readiness probe: it has neither httpGet nor tcpSocket"},
-		"not JSON":    {json: `{`, wantError: "decode readiness probe: unexpected end of JSON input"},
-		"wrong types": {json: `{"readinessProbe":{"tcpSocket":{"port":1,"host":2}}}`, wantError: "decode readiness probe: json: cannot unmarshal number into Go struct field TCPSocket.readinessProbe.tcpSocket.host of type string"},
+		"tcp":         {json: `{"probe":{"tcpSocket":{"port":"sql"}}}`, want: &Probe{TCPSocket: &TCPSocket{Port: "sql"}}},
+		"exec":        {json: `{"probe":{"exec":{"command":["a"]}}}`, wantError: "decode probe: it has neither httpGet nor tcpSocket"},
+		"none":        {json: `{}`, wantError: "decode probe: it has neither httpGet nor tcpSocket"},
+		"not JSON":    {json: `{`, wantError: "decode probe: unexpected end of JSON input"},
+		"wrong types": {json: `{"probe":{"tcpSocket":{"port":1,"host":2}}}`, wantError: "decode probe: json: cannot unmarshal number into Go struct field TCPSocket.probe.tcpSocket.host of type string"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

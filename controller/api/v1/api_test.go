@@ -102,11 +102,14 @@ func TestDefaults(t *testing.T) {
 		ReadinessProbes:        v1.ReadinessSidecar,
 		Fencing:                v1.FencingKubelet,
 		LeaseDurationSeconds:   new(int32(15)),
+		Connections:            v1.ConnectionsRefuse,
+		ShutdownDelaySeconds:   new(int32(2)),
 	}
 	for spec, change := range map[string]func(*v1.StatefulSingletonSpec){
 		"":                          func(*v1.StatefulSingletonSpec) {},
 		"terminationGracePeriod: 0": func(s *v1.StatefulSingletonSpec) { s.TerminationGracePeriod = new(int32(0)) },
 		"leaseDurationSeconds: 0":   func(s *v1.StatefulSingletonSpec) { s.LeaseDurationSeconds = new(int32(0)) },
+		"shutdownDelaySeconds: 0":   func(s *v1.StatefulSingletonSpec) { s.ShutdownDelaySeconds = new(int32(0)) },
 	} {
 		want := want
 		change(&want)
@@ -125,6 +128,8 @@ func TestRefusals(t *testing.T) {
 		transition    = "spec.maxTransitionTime is out of range: set seconds from 1 to 3600 (default 300)"
 		grace         = "spec.terminationGracePeriod is out of range: set seconds from 0 to 3600 (default 30)"
 		lease         = "spec.leaseDurationSeconds is out of range: set seconds from 5 to 3600 (default 15), or 0 for a Lease that never expires"
+		delay         = "spec.shutdownDelaySeconds is out of range: set seconds from 0 to 300 (default 2)"
+		queue         = "spec.connections is Queue, which needs fencing: Lease and readinessProbes: Sidecar"
 		emptyName     = "spec.containers has an empty name: list names of containers of the pod, or remove the field to hold all containers"
 		twice         = "spec.containers has a name twice: remove one of them"
 		longName      = "metadata.name has more than 63 characters and becomes the value of a label: choose a shorter name"
@@ -155,14 +160,22 @@ func TestRefusals(t *testing.T) {
 		"lease duration below": {spec: selector + "leaseDurationSeconds: 4", want: lease},
 		"lease duration above": {spec: selector + "leaseDurationSeconds: 3601", want: lease},
 
-		"unknown fencing":         {spec: selector + "fencing: None", want: `supported values: "Kubelet", "Lease"`},
-		"unknown readinessProbes": {spec: selector + "readinessProbes: None", want: `supported values: "Sidecar", "Kubelet"`},
-		"drain in lower case":     {spec: selector + "drain: surge", want: `supported values: "Surge", "Evict"`},
-		"unknown handoff":         {spec: selector + "handoff: Never", want: `supported values: "Automatic", "Manual"`},
-		"empty container name":    {spec: selector + "containers: [db, \"\"]", want: emptyName},
-		"container twice":         {spec: selector + "containers: [db, proxy, db]", want: twice},
-		"container name too long": {spec: selector + "containers: [" + strings.Repeat("a", 64) + "]", want: "Too long: may not be more than 63 bytes"},
-		"too many containers":     {spec: selector + "containers: [" + strings.Join(containers(65), ", ") + "]", want: "must have at most 64 items"},
+		"shutdown delay below": {spec: selector + "shutdownDelaySeconds: -1", want: delay},
+		"shutdown delay above": {spec: selector + "shutdownDelaySeconds: 301", want: delay},
+
+		"a queue without fencing":            {spec: selector + "connections: Queue", want: queue},
+		"a queue with probes by the kubelet": {spec: selector + "connections: Queue\nfencing: Lease\nreadinessProbes: Kubelet", want: queue},
+		"passes: a queue with a Lease":       {spec: selector + "connections: Queue\nfencing: Lease"},
+		"passes: a queue, and no expiry":     {spec: selector + "connections: Queue\nfencing: Lease\nleaseDurationSeconds: 0"},
+		"unknown connections":                {spec: selector + "connections: Drop", want: `supported values: "Refuse", "Queue"`},
+		"unknown fencing":                    {spec: selector + "fencing: None", want: `supported values: "Kubelet", "Lease"`},
+		"unknown readinessProbes":            {spec: selector + "readinessProbes: None", want: `supported values: "Sidecar", "Kubelet"`},
+		"drain in lower case":                {spec: selector + "drain: surge", want: `supported values: "Surge", "Evict"`},
+		"unknown handoff":                    {spec: selector + "handoff: Never", want: `supported values: "Automatic", "Manual"`},
+		"empty container name":               {spec: selector + "containers: [db, \"\"]", want: emptyName},
+		"container twice":                    {spec: selector + "containers: [db, proxy, db]", want: twice},
+		"container name too long":            {spec: selector + "containers: [" + strings.Repeat("a", 64) + "]", want: "Too long: may not be more than 63 bytes"},
+		"too many containers":                {spec: selector + "containers: [" + strings.Join(containers(65), ", ") + "]", want: "must have at most 64 items"},
 
 		"too many labels":      {spec: labels(17, "app", "db"), want: "spec.selector.matchLabels: Too many: 17: must have at most 16 items"},
 		"label key too long":   {spec: labels(1, strings.Repeat("a", 317), "db"), want: "spec.selector.matchLabels: a key has more than 317 characters, and the key of a label cannot be longer"},

@@ -94,6 +94,10 @@ func validFuncs(serializer.CodecFactory) []any {
 			s.MaxTransitionTime = 1 + r.Int31n(3600)
 			*s.TerminationGracePeriod = r.Int31n(3601)
 			*s.LeaseDurationSeconds = 5 + r.Int31n(3596)
+			*s.ShutdownDelaySeconds = r.Int31n(301)
+			if s.Connections == v1.ConnectionsQueue {
+				s.Fencing, s.ReadinessProbes = v1.FencingLease, v1.ReadinessSidecar
+			}
 			for i := range s.Containers {
 				s.Containers[i] = fmt.Sprintf("%.40s-%d", r.String(40), i)
 			}
@@ -113,6 +117,7 @@ func validFuncs(serializer.CodecFactory) []any {
 		oneOf(v1.HandoffAutomatic, v1.HandoffManual),
 		oneOf(v1.ReadinessSidecar, v1.ReadinessKubelet),
 		oneOf(v1.FencingKubelet, v1.FencingLease),
+		oneOf(v1.ConnectionsRefuse, v1.ConnectionsQueue),
 		oneOf(metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown),
 		func(all *[]metav1.Condition, r randfill.Continue) {
 			*all = nil

@@ -33,6 +33,8 @@ type StatefulSingleton struct {
 }
 
 // StatefulSingletonSpec is the desired state of a StatefulSingleton.
+//
+// +kubebuilder:validation:XValidation:rule="self.connections != 'Queue' || self.fencing == 'Lease' && self.readinessProbes == 'Sidecar'",message="spec.connections is Queue, which needs fencing: Lease and readinessProbes: Sidecar: set both, or set connections: Refuse"
 type StatefulSingletonSpec struct {
 	// Selector selects the pods of the singleton in the same namespace. It must not be
 	// empty and cannot be changed.
@@ -173,7 +175,46 @@ type StatefulSingletonSpec struct {
 	// +default=15
 	// +kubebuilder:validation:XValidation:rule="self == 0 || self >= 5 && self <= 3600",message="spec.leaseDurationSeconds is out of range: set seconds from 5 to 3600 (default 15), or 0 for a Lease that never expires"
 	LeaseDurationSeconds *int32 `json:"leaseDurationSeconds,omitempty"`
+
+	// Connections says what happens to clients that connect while no main process runs: Refuse
+	// (default) or Queue.
+	//
+	// With Refuse, the kernel refuses their connections until the application listens.
+	//
+	// With Queue, the next pod accepts connections to the TCP containerPorts of its held
+	// containers before its main processes run, and becomes Ready as soon as the old pod stops.
+	// The application answers the waiting clients when it starts. A client waits for at most
+	// maxTransitionTime. Queue needs fencing: Lease and readinessProbes: Sidecar. The condition
+	// ConnectionsQueued says whether the next handoff queues connections, and what to change if
+	// not. The field applies to new pods.
+	//
+	// +optional
+	// +default="Refuse"
+	Connections Connections `json:"connections,omitempty"`
+
+	// ShutdownDelaySeconds is the time in seconds for which the old pod still serves after its
+	// deletion, until Services send new connections to the next pod. It applies only if
+	// connections is Queue, and is at most half of the grace period with which the pod was
+	// deleted. If no pod is warm, the old pod also serves until its replacement is, for at most
+	// the same half. With 0, it stops at once.
+	//
+	// +optional
+	// +default=2
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 300",message="spec.shutdownDelaySeconds is out of range: set seconds from 0 to 300 (default 2)"
+	ShutdownDelaySeconds *int32 `json:"shutdownDelaySeconds,omitempty"`
 }
+
+// Connections says what happens to clients that connect while no main process runs.
+//
+// +kubebuilder:validation:Enum=Refuse;Queue
+type Connections string
+
+const (
+	// ConnectionsRefuse: the kernel refuses their connections.
+	ConnectionsRefuse Connections = "Refuse"
+	// ConnectionsQueue: the next pod accepts their connections, and answers when its main processes run.
+	ConnectionsQueue Connections = "Queue"
+)
 
 // Fencing says what limits how long the pods may run their main processes.
 //
@@ -354,6 +395,10 @@ const (
 	// fenced. It is True if the holder runs only while it holds the Lease. If it is False, the
 	// reason says why.
 	ConditionFenced = "Fenced"
+	// ConditionConnectionsQueued exists while there is a holder and spec.connections is Queue. It
+	// is True if the next handoff queues the connections of clients. If it is False, the reason
+	// says why.
+	ConditionConnectionsQueued = "ConnectionsQueued"
 )
 
 // Handover is a handoff that a person requested.
@@ -404,7 +449,8 @@ type StatefulSingletonStatus struct {
 	// that was handled. Each value causes at most one handoff.
 	// +optional
 	Handover *Handover `json:"handover,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, EvictionBlocked, Draining, Fenced.
+	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, EvictionBlocked, Draining, Fenced,
+	// ConnectionsQueued.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -505,7 +505,7 @@ func TestFencedReadiness(t *testing.T) {
 	application.Start()
 	t.Cleanup(application.Close)
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	probe := `{"readinessProbe":{"httpGet":{"path":"/","port":` + port + `}}}`
+	probe := `{"probe":{"httpGet":{"path":"/","port":` + port + `}}}`
 	f.sidecar.Env = append(f.sidecar.Env, "POD_IP="+podIP, signal.ProbeEnvPrefix+"app="+base64.StdEncoding.EncodeToString([]byte(probe)))
 	f.startSidecar()
 	// ask returns the status of the readiness, or 0 if the sidecar has no answer yet.
