@@ -8,6 +8,8 @@ import (
 	"os"
 	ossignal "os/signal"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -21,9 +23,10 @@ import (
 // processes that the gate may not kill.
 const killPatience = 100 * time.Millisecond
 
-// startedName is the name of a gate that has started the main process. Only the gate can change its name, and the name
-// ends with the gate: the startup probe can trust it.
-const startedName = "gate: started"
+// startedName is the name of a gate that has started the main process, and queueingName of one that queues the clients of a
+// main process that does not run yet. Only the gate can change its name, and the name ends with the gate: the probes can
+// trust it.
+const startedName, queueingName, waitingName = "gate: started", "gate: queueing", "gate"
 
 // errNotStarted is the error of hasStarted before the start.
 var errNotStarted = errors.New("the pod does not hold the Lease, or the gate is just starting the main process")
@@ -52,7 +55,7 @@ func WrapFenced(v Volume, container string, argv []string, hooks *signal.Hooks, 
 	ossignal.Notify(received, forwardedSignals()...)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	s := &sidecarConnection{socket: v.fenceSocket(), container: container, log: log, terms: make(chan Term, 1)}
+	s := newSidecarConnection(v.fenceSocket(), container, queuedPorts(os.Getenv(signal.PortsEnv), log), log)
 	go s.keep(ctx)
 	skipPIDs(firstPID - sparePIDs)
 	if hooks != nil {
@@ -97,7 +100,8 @@ func runFenced(ctx context.Context, s *sidecarConnection, clock *alarm, argv []s
 	if _, err := lookUp(argv[0]); err != nil {
 		log.Warn("The command of the main process cannot be started yet. The gate tries again after the release", "error", err)
 	}
-	term, err := awaitTerm(s.terms, received)
+	clients := &clients{sidecar: s, log: log}
+	term, err := awaitTerm(s, clients, received)
 	if err != nil {
 		return exitCodeOf(err), err
 	}
@@ -106,42 +110,48 @@ func runFenced(ctx context.Context, s *sidecarConnection, clock *alarm, argv []s
 		return exitCodeOf(err), err
 	}
 	orders := make(chan os.Signal)
-	go enforce(ctx, clock, term, s.terms, received, orders, log)
+	e := &enforcer{clock: clock, sidecar: s, received: received, orders: orders, stopping: clients.stopping, log: log}
+	e.follow(term)
+	go e.run(ctx)
 	skipPIDs(firstPID)
 	s.starts()
-	env := mainEnvironment(os.Environ(), term.Epoch)
-	// Nothing that can block comes between this check and the start.
-	if bootTime() >= term.Stop {
-		return exitNotExecutable, errLate
-	}
+	start := clients.starter(path, argv, mainEnvironment(os.Environ(), term.Epoch), e.mayStart)
 	started := func() {
-		if err := setStarted(); err != nil {
+		if err := setName(startedName); err != nil {
 			log.Error("The startup probe cannot see that the main process has started", "error", err)
 		}
 		s.reportStart(0)
 	}
-	code, err = Supervise(path, argv, env, orders, started, func(int, syscall.WaitStatus) {}, log)
-	if err != nil && !errors.Is(err, ErrProcessesLeft) {
+	code, err = Supervise(start, orders, started, func(int, syscall.WaitStatus) {}, log)
+	switch {
+	case errors.Is(err, errLate):
+		code = exitNotExecutable
+	case err != nil && !errors.Is(err, ErrProcessesLeft):
 		err = startError(argv[0], err)
 		code = exitCodeOf(err)
 	}
 	return code, err
 }
 
-// setStarted gives this process the name startedName. The caller must be on the main thread, whose name is that of the
-// process.
-func setStarted() error {
-	name, err := unix.BytePtrFromString(startedName)
+// setName gives this process a name. The caller must be on the main thread, whose name is that of the process.
+func setName(name string) error {
+	text, err := unix.BytePtrFromString(name)
 	if err != nil {
 		return err
 	}
-	return unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
+	return unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(text)), 0, 0, 0)
 }
 
-// hasStarted returns nil if the gate of this container has started the main process. The gate is PID 1.
-func hasStarted() error {
+// gateName returns the name of the gate of this container, which is PID 1.
+func gateName() (string, error) {
 	name, err := os.ReadFile("/proc/1/comm")
-	if err == nil && string(name) != startedName+"\n" {
+	return strings.TrimSuffix(string(name), "\n"), err
+}
+
+// hasStarted returns nil if the gate of this container has started the main process, or queues its clients.
+func hasStarted() error {
+	name, err := gateName()
+	if err == nil && name != startedName && name != queueingName {
 		err = errNotStarted
 	}
 	return err
@@ -152,15 +162,21 @@ func exitCodeOf(err error) int {
 	return exit.Code
 }
 
-// awaitTerm waits until the sidecar lets the main process start.
-func awaitTerm(terms <-chan Term, received <-chan os.Signal) (Term, error) {
+// awaitTerm waits until the sidecar lets the main process start. It receives clients if the sidecar asks for that.
+func awaitTerm(s *sidecarConnection, clients *clients, received <-chan os.Signal) (Term, error) {
 	for {
 		select {
 		case s := <-received:
 			if slices.Contains(stopSignals, s) {
 				return Term{}, stopped(s)
 			}
-		case term := <-terms:
+		case order := <-s.receives:
+			clients.receive(order)
+		case <-s.sendAway:
+			clients.sendAway()
+		case <-clients.closed():
+			clients.gone()
+		case term := <-s.terms:
 			if bootTime() < term.Stop {
 				return term, nil
 			}
@@ -168,42 +184,94 @@ func awaitTerm(terms <-chan Term, received <-chan os.Signal) (Term, error) {
 	}
 }
 
-// enforce forwards the received signals to the supervisor. At the end of the last term it sends SIGTERM. Later it kills
-// every process of the container, and exits.
-func enforce(ctx context.Context, clock *alarm, term Term, terms <-chan Term, received <-chan os.Signal, orders chan<- os.Signal, log *slog.Logger) {
-	stopping := false
-	order := func(s os.Signal) {
-		for bootTime() < term.Kill {
-			select {
-			case orders <- s:
-				return
-			case <-clock.until(term.Kill):
-			case <-ctx.Done():
-				return
-			}
-		}
+// enforcer forwards the received signals to the supervisor. At the end of the last term it sends SIGTERM. Later it kills every
+// process of the container, and exits.
+type enforcer struct {
+	clock *alarm
+	term  Term
+	// stopAt is the Stop of the term, or 0 once the container is being killed. The start of the main process reads it, too.
+	stopAt   atomic.Int64
+	sidecar  *sidecarConnection
+	received <-chan os.Signal
+	orders   chan<- os.Signal
+	// stopping is called before a stop signal is forwarded. It must not block.
+	stopping func()
+	log      *slog.Logger
+
+	stop delayedStop
+	// expired: the main process was asked to stop at the end of the term.
+	expired bool
+}
+
+// follow makes the term the current one.
+func (e *enforcer) follow(term Term) {
+	e.term, e.expired = term, false
+	e.stopAt.Store(int64(term.Stop))
+}
+
+// mayStart returns an error if it is too late to start the main process. Nothing that can take long comes between this check and
+// the start.
+func (e *enforcer) mayStart() error {
+	if int64(bootTime()) >= e.stopAt.Load() {
+		return errLate
 	}
+	return nil
+}
+
+// kill kills every process of the container, and exits. No main process starts meanwhile.
+func (e *enforcer) kill() {
+	e.stopAt.Store(0)
+	killAndExit(e.log)
+}
+
+func (e *enforcer) run(ctx context.Context) {
 	for {
-		next := term.Stop
-		if stopping {
-			next = term.Kill
+		next := e.term.Stop
+		if e.expired {
+			next = e.term.Kill
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case s := <-received:
-			order(s)
-		case renewed := <-terms:
-			term, stopping = renewal(term, renewed), false
-		case <-clock.until(next):
-			if bootTime() >= term.Kill {
-				killAndExit(log)
+		case s := <-e.received:
+			if !e.stop.take(s, e.term, bootTime()) {
+				e.order(ctx, s)
 			}
-			if !stopping && bootTime() >= term.Stop {
-				stopping = true
-				log.Warn("The Lease was not renewed in time: the main process must stop")
-				order(syscall.SIGTERM)
+		case delay := <-e.sidecar.delays:
+			e.stop.delay(delay, bootTime())
+		case <-e.clock.until(min(next, e.stop.due())):
+			now := bootTime()
+			if now >= e.term.Kill {
+				e.kill()
 			}
+			if now >= e.stop.due() {
+				e.order(ctx, e.stop.release())
+			}
+			if !e.expired && now >= e.term.Stop {
+				e.expired = true
+				e.log.Warn("The Lease was not renewed in time: the main process must stop")
+				e.order(ctx, syscall.SIGTERM)
+			}
+		case renewed := <-e.sidecar.terms:
+			e.follow(renewal(e.term, renewed))
+		}
+	}
+}
+
+// order gives a signal to the supervisor.
+func (e *enforcer) order(ctx context.Context, s os.Signal) {
+	if e.stop.stops(s) {
+		e.stopping()
+	}
+	for bootTime() < e.term.Kill {
+		select {
+		case e.orders <- s:
+			return
+		case renewed := <-e.sidecar.terms:
+			e.follow(renewal(e.term, renewed))
+		case <-e.clock.until(e.term.Kill):
+		case <-ctx.Done():
+			return
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/gate/queue"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -36,6 +37,8 @@ type fencer struct {
 	// identity is the holder identity of the pod.
 	identity string
 	log      *slog.Logger
+	// patience is how long a client may wait in a queue. 0: nothing is queued.
+	patience time.Duration
 	// restarted: an earlier sidecar let a main process start, and the pod has not lost the Lease since.
 	restarted bool
 
@@ -46,6 +49,10 @@ type fencer struct {
 	current *lease
 	// role is the content of the file with the role. Nil: this sidecar has not written the file.
 	role *roleFile
+	// listening are the ports on which main processes listen, as this sidecar has seen.
+	listening map[uint16]queue.Shape
+	// looks is how often this sidecar has looked for them.
+	looks int
 	// changed receives when the Lease should be renewed or released.
 	changed chan struct{}
 }
@@ -57,6 +64,10 @@ type gateConnection struct {
 	runs bool
 	// started is true since the gate has reported the start. In a pod of a StatefulSetLock, that is so for each tenure.
 	started bool
+	// ports are those on which clients may wait.
+	ports []uint16
+	// reception is what the gate has reported about its queue. Nil: it has none.
+	reception *reception
 }
 
 // Fence renews and releases the Lease, and tells the gates of the held containers when main processes may start and must
@@ -66,7 +77,7 @@ func Fence(ctx context.Context, s *Sidecar, settings *signal.LeaseSettings) erro
 	f := &fencer{
 		sidecar: s, volume: s.Volume, lease: newLeaseClient(settings, signal.CredentialsDir),
 		identity: signal.HolderIdentity(settings.Pod, s.UID), log: s.Log,
-		fence: newFence(s.UID, settings.Held, settings.Duration, settings.Lock),
+		fence: newFence(s.UID, settings.Held, settings.Duration, settings.Lock), patience: settings.Queue,
 		gates: map[string]*gateConnection{}, changed: make(chan struct{}, 1),
 	}
 	if err := f.load(); err != nil {
@@ -86,6 +97,9 @@ func Fence(ctx context.Context, s *Sidecar, settings *signal.LeaseSettings) erro
 	}
 	go f.watch(ctx)
 	go f.follow(ctx)
+	if f.patience > 0 {
+		go f.learn(ctx)
+	}
 	select {
 	case err := <-failed:
 		return fmt.Errorf("accept the connection of a gate: %w", err)
@@ -168,6 +182,8 @@ func (f *fencer) serve(conn net.Conn) {
 			f.end(hello.Container, m.Epoch)
 		case m.Runs:
 			f.started(hello.Container, m.Epoch)
+		case m.Reception != nil:
+			f.seeReception(hello.Container, m.Reception)
 		}
 	}
 }
@@ -188,8 +204,8 @@ func (f *fencer) started(container string, epoch int64) {
 		return
 	}
 	f.gates[container].started = true
-	if f.fence.roles {
-		f.wake() // the Lease says that the pod writes
+	if f.fence.roles || f.patience > 0 {
+		f.wake() // the Lease says that the main processes run
 	}
 }
 
@@ -214,8 +230,10 @@ func (f *fencer) connect(hello fromGate, conn net.Conn) bool {
 	if !f.fence.connect(hello.Container, hello.Runs, bootTime()) {
 		return false // the gate logs that it is not connected
 	}
-	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs, started: hello.Started}
+	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs, started: hello.Started, ports: hello.Ports, reception: hello.Reception}
+	f.sidecar.setReceiving(hello.Container, hello.Reception.losesNone())
 	f.tell()
+	f.tellClients()
 	if f.fence.ending() {
 		f.writeRole()
 	}
@@ -249,22 +267,24 @@ func (f *fencer) tell() {
 			continue
 		}
 		term := f.fence.term
-		term.Ends = f.fence.ending()
-		if err := send(gate.conn, fromSidecar{Term: term}); err != nil {
+		term.Ends, term.Delays = f.fence.ending(), f.patience > 0
+		if err := send(gate.conn, fromSidecar{Term: &term}); err != nil {
 			f.log.Warn("Cannot reach the gate of a container", "container", container, "error", err)
 		}
 	}
 	f.writeRole()
 }
 
-// writes returns true if the gates of all held containers have started the writer. f.mu is locked.
-func (f *fencer) writes() bool {
-	for container := range f.fence.Containers {
-		if gate := f.gates[container]; gate == nil || !gate.started {
+// allStarted returns true if the gates of all held containers have started their main processes, of which some may have ended, or
+// the writer in a pod of a StatefulSetLock. f.mu is locked.
+func (f *fencer) allStarted() bool {
+	for container, c := range f.fence.Containers {
+		hasEnded := c.State == ended && !f.fence.roles
+		if gate := f.gates[container]; !hasEnded && (gate == nil || !gate.started) {
 			return false
 		}
 	}
-	return f.fence.roles && !f.fence.ending()
+	return true
 }
 
 // writeRole writes the role of the pod and its epoch, if they have changed, for main processes that read them from a file.

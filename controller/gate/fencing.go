@@ -17,6 +17,8 @@ type Term struct {
 	Epoch int64
 	// Ends: the tenure of the writer must end now, and the main process must become a reader.
 	Ends bool `json:",omitempty"`
+	// Delays: the pod queues clients, so a stop signal waits until the sidecar says whether the pod is deleted.
+	Delays bool `json:",omitempty"`
 	// Stop is when running main processes get SIGTERM, and none may start any more. Kill is when every process of the
 	// held containers gets SIGKILL.
 	Stop, Kill time.Duration

@@ -133,10 +133,11 @@ func TestRenewal(t *testing.T) {
 // A term that arrives late starts nothing.
 func TestAwaitTerm(t *testing.T) {
 	terms, now := make(chan Term, 2), bootTime()
+	connection := &sidecarConnection{terms: terms}
 	valid := Term{Epoch: 8, Stop: now + time.Hour, Kill: now + 2*time.Hour}
 	terms <- Term{Epoch: 7, Stop: now - 1, Kill: now + time.Hour}
 	terms <- valid
-	if got, err := awaitTerm(terms, nil); err != nil || got != valid {
+	if got, err := awaitTerm(connection, &clients{}, nil); err != nil || got != valid {
 		t.Errorf("term %+v, error %v", got, err)
 	}
 }

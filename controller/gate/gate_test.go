@@ -397,7 +397,7 @@ func TestMainEnvironment(t *testing.T) {
 }
 
 func TestSuperviseOnlyAsPID1(t *testing.T) {
-	if code, err := Supervise("/bin/true", []string{"true"}, nil, nil, func() {}, nil, slog.New(slog.DiscardHandler)); err == nil || code != 0 {
+	if code, err := Supervise(Execute("/bin/true", []string{"true"}, nil), nil, func() {}, nil, slog.New(slog.DiscardHandler)); err == nil || code != 0 {
 		t.Errorf("exit code %d, error %v", code, err)
 	}
 }

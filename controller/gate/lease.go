@@ -152,13 +152,8 @@ func (c *leaseClient) get(ctx context.Context) (*lease, error) {
 	return c.do(ctx, http.MethodGet, nil)
 }
 
-// renew writes the time of the renewal, if the Lease is still as it was read. If writing is not 0, renew also writes that
-// the writer runs with that epoch.
-func (c *leaseClient) renew(ctx context.Context, l *lease, writing int64) (*lease, error) {
-	annotations := map[string]string{}
-	if writing > 0 {
-		annotations[signal.WritingAnnotation] = strconv.FormatInt(writing, 10)
-	}
+// renew writes the time of the renewal and annotations, if the Lease is still as it was read.
+func (c *leaseClient) renew(ctx context.Context, l *lease, annotations map[string]string) (*lease, error) {
 	return c.patch(ctx, l, annotations, map[string]any{
 		"renewTime": time.Now().UTC().Format(microTime), "leaseDurationSeconds": int(c.duration.Seconds()),
 	})

@@ -107,9 +107,12 @@ func statusOf(err error) int {
 func (r *Readiness) answer(ctx context.Context, container string, p *signal.Probe, userAgent string) error {
 	waiting, cancel := context.WithTimeout(ctx, p.Patience())
 	defer cancel()
-	status, err := r.awaitRelease(waiting)
+	status, err := r.awaitRelease(waiting, container)
 	if err != nil {
 		return err
+	}
+	if !status.Released {
+		return nil // its clients can connect
 	}
 	checksOnce := func() bool {
 		_, wasReady := r.ready.Load(container)
@@ -133,6 +136,9 @@ func (r *Readiness) answer(ctx context.Context, container string, p *signal.Prob
 			r.ready.Store(container, true)
 			return nil
 		}
+		if r.starts(container, status) {
+			return nil // otherwise its clients could not connect any more
+		}
 		if checksOnce() {
 			return err
 		}
@@ -144,14 +150,27 @@ func (r *Readiness) answer(ctx context.Context, container string, p *signal.Prob
 	}
 }
 
-// awaitRelease returns the state of the sidecar once the pod is released. It waits for the release as long as ctx allows.
-func (r *Readiness) awaitRelease(ctx context.Context) (Status, error) {
+// starts returns true for a container whose clients can connect, and that may still need time to answer them: it was never ready
+// since the release.
+func (r *Readiness) starts(container string, status Status) bool {
+	_, wasReady := r.ready.Load(container)
+	receiving, _ := r.sidecar.receiving(container)
+	return !wasReady && !status.Restarted && receiving && time.Since(status.Since) < r.sidecar.Patience
+}
+
+// awaitRelease returns the state of the sidecar once the pod is released, or clients of the container can connect. It waits as long
+// as ctx allows, except for a container whose queue was closed, which must not stay ready.
+func (r *Readiness) awaitRelease(ctx context.Context, container string) (Status, error) {
 	for {
 		status, changed := r.sidecar.watch()
-		if status.Released {
+		receiving, closed := r.sidecar.receiving(container)
+		if status.Released || receiving {
 			return status, nil
 		}
 		r.ready.Clear()
+		if closed {
+			return Status{}, errHeld
+		}
 		select {
 		case <-ctx.Done():
 			return Status{}, errHeld

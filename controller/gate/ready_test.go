@@ -61,7 +61,7 @@ func (p probed) hold()    { p.t.Helper(); p.annotate(p.t, "") }
 // ask sends the request of the kubelet, and returns the status of the answer.
 func (p probed) ask(ctx context.Context, container string) int {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server.URL+"/ready/"+container, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server.URL+signal.ProbePathPrefix+container, nil)
 	must(p.t, err)
 	request.Header.Set("User-Agent", kubelet)
 	response, err := p.server.Client().Do(request)
@@ -240,6 +240,35 @@ func TestReadinessWaitsForTheLease(t *testing.T) {
 	p.want(answer, http.StatusOK)
 	p.hold() // the signal comes later than the Lease
 	p.want(p.asking(), http.StatusOK)
+}
+
+// A container whose clients can connect is ready before its main process runs, and until that answers for the first time.
+func TestReadinessOfQueuedClients(t *testing.T) {
+	a, p := newApplication(t, http.StatusInternalServerError)
+	p.Fenced, p.Patience = true, time.Hour
+	answer := p.asking()
+	p.awaitWaiting()
+	p.setReceiving("app", true)
+	p.want(answer, http.StatusOK)
+	if n := a.asked.Load(); n != 0 {
+		t.Errorf("a main process that does not run was asked %d times", n)
+	}
+	p.leaseReleases(true, 3, false)
+	p.want(p.asking(), http.StatusOK)
+	a.status.Store(http.StatusOK)
+	p.want(p.asking(), http.StatusOK)
+	a.status.Store(http.StatusInternalServerError)
+	p.want(p.asking(), http.StatusInternalServerError)
+}
+
+// A container whose queue was closed is not ready at once.
+func TestReadinessOfAClosedQueue(t *testing.T) {
+	_, p := newApplication(t, http.StatusOK)
+	p.Fenced, p.Patience = true, time.Hour
+	p.setReceiving("app", true)
+	p.want(p.asking(), http.StatusOK)
+	p.setReceiving("app", false)
+	p.want(p.asking(), http.StatusServiceUnavailable)
 }
 
 // With hostNetwork, a check can reach the next pod on the node.

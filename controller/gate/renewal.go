@@ -173,6 +173,7 @@ func (f *fencer) replace(l *lease) {
 		f.tell()
 		f.writeRole()
 	}
+	f.tellClients()
 	news = f.followTenure() || news
 	// If main processes of a retired pod run, the Lease is not renewed now: the release would wait for the renewal.
 	if f.retire() && f.fence.mayRelease() || news {
@@ -233,10 +234,7 @@ func (f *fencer) tryUpdate(ctx context.Context) error {
 	// Without renewals, a gate that is gone and cannot report the end delays the next writer only until the Lease expires. A
 	// restarted sidecar has no term yet, with which it tells the gates that the tenure ends.
 	expires := f.fence.ending() && !release && f.fence.term != Term{}
-	var writing int64
-	if f.writes() {
-		writing = f.fence.Tenure
-	}
+	reports := f.reports()
 	f.mu.Unlock()
 	if current == nil || !f.names(current) || expires {
 		return nil
@@ -247,7 +245,12 @@ func (f *fencer) tryUpdate(ctx context.Context) error {
 	if release {
 		next, err = f.lease.release(ctx, current)
 	} else {
-		next, err = f.lease.renew(ctx, current, writing)
+		next, err = f.lease.renew(ctx, current, reports)
+	}
+	if refused, ok := errors.AsType[leaseError](err); ok && len(reports) > 0 && refused.code != http.StatusConflict && refused.code < http.StatusInternalServerError {
+		// A guard of another release may not know the annotation. Nothing must keep the pod from renewing the Lease.
+		f.log.Warn("The report of the pod is rejected. Renewing the Lease without it", "lease", f.lease.name, "error", err)
+		next, err = f.lease.renew(ctx, current, nil)
 	}
 	if err != nil && release {
 		f.mu.Lock()

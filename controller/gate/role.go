@@ -86,7 +86,7 @@ func (i *incarnation) run(ctx context.Context, path string, argv []string, recei
 			i.sidecar.reportStart(epoch)
 		}
 	}
-	code, err = Supervise(path, argv, env, i.orders, started, i.children.reaped, i.log)
+	code, err = Supervise(Execute(path, argv, env), i.orders, started, i.children.reaped, i.log)
 	cancel()
 	<-governed
 	// A hook must not run in the next incarnation.

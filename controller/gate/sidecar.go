@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +30,10 @@ type Sidecar struct {
 	Fenced bool
 	// Lock: main processes also run while the pod is not released, as readers.
 	Lock bool
+	// PodIP is the address of the pod. Only probes of containers whose clients can wait need it.
+	PodIP string
+	// Patience is how long clients can wait for a main process to start. 0: they cannot.
+	Patience time.Duration
 	// Log must never block if the pod is fenced.
 	Log *slog.Logger
 
@@ -37,7 +42,9 @@ type Sidecar struct {
 
 	mu     sync.Mutex
 	status Status
-	// changed is closed when the pod is held or released. Nil: nobody waits.
+	// queues has the held containers whose clients could connect before their main process listens, and whether they still can.
+	queues map[string]bool
+	// changed is closed when the pod is held or released, or when queues changes. Nil: nobody waits.
 	changed chan struct{}
 }
 
@@ -65,6 +72,11 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	}
 	if err := s.Volume.createPipe(); err != nil {
 		s.Log.Warn("Cannot create the wake-up pipe. The held containers poll the signal file instead", "error", err)
+	}
+	if s.Patience > 0 {
+		if err := writeWhole(s.Volume.podIPFile(), 0o644, strings.NewReader(s.PodIP)); err != nil {
+			return err
+		}
 	}
 	if err := s.Volume.deliver(s.Program); err != nil {
 		return err
@@ -106,7 +118,39 @@ func (s *Sidecar) Status() Status {
 	return s.status
 }
 
-// watch returns the state of the sidecar, and a channel that is closed when the pod is held or released.
+// setReceiving stores whether clients of a container can connect before its main process listens.
+func (s *Sidecar) setReceiving(container string, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queues[container] == is {
+		return
+	}
+	if s.queues == nil {
+		s.queues = map[string]bool{}
+	}
+	s.queues[container] = is
+	s.notify()
+}
+
+// receiving returns whether clients of a container can connect before its main process listens, and whether they could and cannot
+// any more.
+func (s *Sidecar) receiving(container string) (now, closed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, known := s.queues[container]
+	return now, known && !now
+}
+
+// notify closes changed. s.mu is locked.
+func (s *Sidecar) notify() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// watch returns the state of the sidecar, and a channel that is closed when the pod is held or released, or when
+// clients of a container can connect or not any more.
 func (s *Sidecar) watch() (Status, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,10 +249,7 @@ func (s *Sidecar) setReleased(released bool, epoch int64, restarted bool) {
 	}
 	s.status.Restarted = released && restarted
 	s.status.Released, s.status.Epoch, s.status.Since = released, epoch, time.Now()
-	if s.changed != nil {
-		close(s.changed)
-		s.changed = nil
-	}
+	s.notify()
 	switch {
 	case s.Lock && released:
 		s.Log.Info("Writer: the main processes may run as the writer", "epoch", epoch)

@@ -16,8 +16,13 @@ const connectPause = 100 * time.Millisecond
 type sidecarConnection struct {
 	socket, container string
 	log               *slog.Logger
-	// terms has the last term that the gate has not read.
-	terms chan Term
+	// terms, receives and delays have the last part of a message that the gate has not read.
+	terms    chan Term
+	receives chan receptionOrder
+	sendAway chan bool
+	delays   chan time.Duration
+	// ports are the ports on which clients may wait.
+	ports []uint16
 
 	mu sync.Mutex
 	// conn is nil before the first connection. number is its number, from 1.
@@ -29,6 +34,15 @@ type sidecarConnection struct {
 	started bool
 	// over is the last epoch whose end this gate has reported.
 	over int64
+	// reception is nil while there has been no queue.
+	reception *reception
+}
+
+func newSidecarConnection(socket, container string, ports []uint16, log *slog.Logger) *sidecarConnection {
+	return &sidecarConnection{
+		socket: socket, container: container, ports: ports, log: log,
+		terms: make(chan Term, 1), receives: make(chan receptionOrder, 1), sendAway: make(chan bool, 1), delays: make(chan time.Duration, 1),
+	}
 }
 
 // keep connects to the sidecar, again after each failure, until ctx ends.
@@ -48,7 +62,7 @@ func (s *sidecarConnection) keep(ctx context.Context) {
 	}
 }
 
-// follow connects to the sidecar, and passes its terms on until the connection ends.
+// follow connects to the sidecar, and passes its messages on until the connection ends.
 func (s *sidecarConnection) follow(ctx context.Context) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unixpacket", s.socket)
 	if err != nil {
@@ -64,20 +78,37 @@ func (s *sidecarConnection) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case <-s.terms:
-		default:
+		if m.Term != nil {
+			m.Term.connection = number
 		}
-		m.Term.connection = number
-		s.terms <- m.Term
+		pass(s.terms, m.Term)
+		pass(s.receives, m.Receive)
+		pass(s.delays, m.Delay)
+		if m.SendAway {
+			pass(s.sendAway, &m.SendAway)
+		}
 	}
+}
+
+// pass replaces the value in a channel that only this goroutine fills, unless the next value is nil.
+func pass[T any](channel chan T, next *T) {
+	if next == nil {
+		return
+	}
+	select {
+	case <-channel:
+	default:
+	}
+	channel <- *next
 }
 
 func (s *sidecarConnection) greet(conn net.Conn) (number int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conn, s.number = conn, s.number+1
-	return s.number, send(conn, fromGate{Container: s.container, Runs: s.runs, Started: s.started})
+	return s.number, send(conn, fromGate{
+		Container: s.container, Runs: s.runs, Started: s.started, Ports: s.ports, Reception: s.reception,
+	})
 }
 
 // starts records that the main process may have been started from now on.
@@ -120,6 +151,16 @@ func (s *sidecarConnection) reportStart(epoch int64) {
 	defer s.mu.Unlock()
 	s.started = true
 	_ = send(s.conn, fromGate{Runs: true, Epoch: epoch}) // otherwise the probe finds the start within fallbackPoll
+}
+
+// reportReception reports what became of the queue.
+func (s *sidecarConnection) reportReception(is reception) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reception = &is
+	if s.conn != nil {
+		_ = send(s.conn, fromGate{Reception: &is}) // after a failure, the next connection begins with it
+	}
 }
 
 // reportEnd reports that no process of the container runs, or that none is a writer, and that this gate starts none in this

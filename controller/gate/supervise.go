@@ -24,6 +24,17 @@ var ErrProcessesLeft = errors.New("processes of the container did not end after 
 
 var errNotPID1 = errors.New("the gate is not PID 1, so it cannot end the processes of the container. Remove shareProcessNamespace and hostPID from the pod")
 
+// Starter starts the main process like syscall.ForkExec.
+type Starter func(*syscall.ProcAttr) (pid int, err error)
+
+// Execute returns the Starter of a command.
+func Execute(path string, argv, env []string) Starter {
+	return func(attr *syscall.ProcAttr) (pid int, err error) {
+		attr.Env = env
+		return syscall.ForkExec(path, argv, attr)
+	}
+}
+
 // Supervise runs a command as the main process of this container. It returns the exit code of the command after every
 // other process of the container has ended, or ErrProcessesLeft. If a signal ended the command, the code is 128 plus
 // the number of the signal. This process must be PID 1 of the container.
@@ -32,12 +43,11 @@ var errNotPID1 = errors.New("the gate is not PID 1, so it cannot end the process
 // forwards the received signals to the command, and SIGKILL to every process of the container. When the command ends,
 // Supervise kills the other processes, as the kernel does after the end of PID 1. Supervise calls started when the
 // command has started, and reaped with every other child that ends before the command.
-func Supervise(path string, argv, env []string, received <-chan os.Signal, started func(), reaped func(int, syscall.WaitStatus), log *slog.Logger) (code int, err error) {
+func Supervise(start Starter, received <-chan os.Signal, started func(), reaped func(int, syscall.WaitStatus), log *slog.Logger) (code int, err error) {
 	if os.Getpid() != 1 {
 		return 0, errNotPID1
 	}
-	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
-		Env:   env,
+	pid, err := start(&syscall.ProcAttr{
 		Files: []uintptr{0, 1, 2},
 		Sys:   &syscall.SysProcAttr{Setpgid: true, Foreground: isTerminal(0)},
 	})

@@ -157,7 +157,7 @@ func startError(command string, err error) error {
 // mainEnvironment returns the environment of the main process: it has the fencing token, and lacks the variables for
 // the gate.
 func mainEnvironment(environ []string, epoch int64) []string {
-	return append(without(environ, signal.EpochEnv, signal.PodUIDEnv, signal.ContainerEnv), signal.EpochEnv+"="+strconv.FormatInt(epoch, 10))
+	return append(without(environ, signal.EpochEnv, signal.PodUIDEnv, signal.ContainerEnv, signal.PortsEnv, signal.LivenessEnv), signal.EpochEnv+"="+strconv.FormatInt(epoch, 10))
 }
 
 // roleEnvironment returns the environment of a main process or a hook in a pod of a StatefulSetLock. The epoch of a reader

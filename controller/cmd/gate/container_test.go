@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == superviseCommand {
 		os.Exit(supervise(os.Args[2:]))
 	}
+	if len(os.Args) > 2 && os.Args[1] == listenCommand {
+		os.Exit(listen(os.Args[2]))
+	}
 	os.Exit(runTests(m))
 }
 
@@ -94,6 +97,8 @@ type container struct {
 	Umask int
 	// Files is the limit of open files. Zero: no limit.
 	Files syscall.Rlimit
+	// NoNewPrivileges is allowPrivilegeEscalation: false.
+	NoNewPrivileges bool
 	// NoProc leaves /proc empty.
 	NoProc bool
 	// Forbidden are the numbers of system calls that fail with EPERM, as by a seccomp profile.
@@ -149,6 +154,12 @@ func enter(config string, argv []string) error {
 	}
 	if err := forbid(c.Forbidden); err != nil {
 		return err
+	}
+	if c.NoNewPrivileges {
+		runtime.LockOSThread()
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return err
+		}
 	}
 	// The tests may run with nohup or in the background, where these signals are ignored. Containers do not ignore them: a
 	// handler gives them their default action in argv.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/gate"
+	"github.com/statefulsingleton/statefulsingleton/controller/gate/queue"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -32,6 +33,10 @@ Usage:
   gate wrap -- COMMAND...    wait for the signal, then execute COMMAND with the epoch in STATEFULSINGLETON_EPOCH. With
                              STATEFULSETLOCK_HOOKS, run COMMAND at once, with its role in STATEFULSETLOCK_ROLE and the
                              epoch in STATEFULSETLOCK_EPOCH, and again after each change of the role without a hook
+  gate probe liveness|readiness [-- COMMAND...]
+                             execute COMMAND, a probe of this held container, once the main process has started. Before, the
+                             container is alive, and ready while clients can connect. Without COMMAND, do the check in
+                             STATEFULSINGLETON_LIVENESS_PROBE
   gate started [DURATION]    exit 0 if the main process of this held container has started, else 1. Wait at most DURATION, for
                              example 20s
   gate status                print whether the pod is active or a standby, its epoch, what its held containers do, and what the
@@ -113,6 +118,18 @@ func run(args []string) error {
 		}
 		return gate.Wrap(signal.Dir, uid, rest[1:], newLog())
 	}
+	if command == "probe" {
+		switch {
+		case len(rest) == 1 && rest[0] == "liveness":
+			rest = append(rest, "--")
+		case len(rest) < 3 || rest[1] != "--":
+			return misused(`probe needs liveness or readiness, "--" and a command`)
+		}
+		return gate.Volume(signal.Dir).Probe(context.Background(), rest[0], rest[2:])
+	}
+	if command == queue.ShimCommand {
+		os.Exit(queue.Shim(rest))
+	}
 	if command == "started" {
 		return started(rest)
 	}
@@ -176,6 +193,9 @@ func sidecar() error {
 	s := &gate.Sidecar{
 		Volume: signal.Dir, Podinfo: signal.PodinfoDir, UID: os.Getenv("POD_UID"), Program: "/proc/self/exe", Log: log,
 		Fenced: settings != nil, Lock: settings != nil && settings.Lock,
+	}
+	if settings != nil {
+		s.Patience, s.PodIP = settings.Queue, os.Getenv("POD_IP")
 	}
 	go serve(ctx, s, log)
 	if settings == nil {

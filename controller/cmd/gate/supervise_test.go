@@ -45,7 +45,7 @@ func supervise(argv []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 127
 	}
-	code, err := gate.Supervise(path, argv, os.Environ(), orders, func() {}, func(int, syscall.WaitStatus) {}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	code, err := gate.Supervise(gate.Execute(path, argv, os.Environ()), orders, func() {}, func(int, syscall.WaitStatus) {}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "supervise:", err)
 	}

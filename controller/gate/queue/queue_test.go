@@ -366,6 +366,19 @@ func TestExecFails(t *testing.T) {
 	}
 }
 
+// An application that may not start any more does not start, neither with the filter nor without it, and leaves no process.
+func TestTooLate(t *testing.T) {
+	s, _ := start(t, config{Ports: port8080(IPv4), Late: true, Steps: []string{"mode"}})
+	s.connects(3, over4)
+	for range 2 {
+		s.tell("start")
+		s.wantSays("started", "late")
+		s.tell("children")
+		s.wantSays("children", unix.ECHILD.Error())
+	}
+	s.wantSays("closed", "ApplicationEnded 3")
+}
+
 // An application that ends takes its clients along. The next start is without a queue, and nothing is left of it.
 func TestApplicationEnds(t *testing.T) {
 	s, _ := start(t, config{Ports: port8080(IPv4), Steps: []string{"mode"}})

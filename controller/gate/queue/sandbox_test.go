@@ -75,6 +75,8 @@ type config struct {
 	Listener bool
 	// ShimEnds makes the shim end at once.
 	ShimEnds bool
+	// Late makes every start come too late.
+	Late bool
 	// Steps are those of the application.
 	Steps []string
 	// Argv is another application. Nil: this test binary.
@@ -142,6 +144,8 @@ func denySeccomp(errno syscall.Errno) error {
 	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
 }
 
+var errLate = errors.New("late")
+
 // runGate obeys the commands on stdin.
 func runGate(arg string) int {
 	var c config
@@ -158,7 +162,14 @@ func runGate(arg string) int {
 	q, refusal := listenFor(c)
 	fmt.Println("listens", refusal)
 	if q != nil {
-		forkExec = q.ForkExec
+		forkExec = func(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+			return q.ForkExec(path, argv, attr, func() error {
+				if c.Late {
+					return errLate
+				}
+				return nil
+			})
+		}
 		go func() { fmt.Println("closed", q.Closed().Reason, q.Closed().Lost) }()
 	}
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {

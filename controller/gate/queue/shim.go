@@ -55,22 +55,28 @@ func Shim(args []string) (code int) {
 // ForkExec starts the application like syscall.ForkExec, but with the filter. If that fails, it closes the queue and starts
 // the application without the filter, as it does if the queue is already closed or was used for an earlier start.
 //
+// Right before the application starts, after everything that can take long, ForkExec calls mayStart. If that returns an error,
+// the application does not start, and ForkExec returns the error.
+//
 // The main function of this program must call Shim for ShimCommand.
-func (q *Queue) ForkExec(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+func (q *Queue) ForkExec(path string, argv []string, attr *syscall.ProcAttr, mayStart func() error) (pid int, err error) {
 	if q.begin() {
-		pid, err := q.forkShim(path, argv, attr)
+		pid, err := q.forkShim(path, argv, attr, mayStart)
 		failed, ok := errors.AsType[Closed](err)
 		if !ok {
 			return pid, err
 		}
 		q.close(failed)
 	}
+	if err := mayStart(); err != nil {
+		return 0, err
+	}
 	return syscall.ForkExec(path, argv, attr)
 }
 
-// forkShim returns the process of the application, the errno of its exec, or Closed if there was no exec. If it returns an
-// error, no process is left.
-func (q *Queue) forkShim(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+// forkShim returns the process of the application, the error of mayStart, the errno of the application's exec, or Closed if there
+// was no exec. If it returns an error, no process is left.
+func (q *Queue) forkShim(path string, argv []string, attr *syscall.ProcAttr, mayStart func() error) (pid int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, Closed{Reason: CannotStart, Cause: err}
@@ -84,7 +90,7 @@ func (q *Queue) forkShim(path string, argv []string, attr *syscall.ProcAttr) (pi
 		_ = unix.Close(pair[0])
 		return 0, Closed{Reason: CannotStart, Cause: err}
 	}
-	err = q.converse(pair[0])
+	err = q.converse(pair[0], mayStart)
 	_ = unix.Close(pair[0]) // before the wait: the shim may wait for an answer
 	if err != nil {
 		_, _ = retry(func() (int, error) { return unix.Wait4(pid, nil, 0, nil) })
@@ -94,13 +100,16 @@ func (q *Queue) forkShim(path string, argv []string, attr *syscall.ProcAttr) (pi
 }
 
 // converse serves the notify descriptor that it receives from the shim, and returns how the shim's exec went: nil, its errno,
-// or Closed if there was no exec.
-func (q *Queue) converse(shim int) error {
+// or the error of mayStart or Closed if there was no exec.
+func (q *Queue) converse(shim int, mayStart func() error) error {
 	notify, err := receiveDescriptor(shim)
 	if err != nil {
 		return err
 	}
 	go q.serve(notify)
+	if err := mayStart(); err != nil {
+		return err
+	}
 	// From here on, the shim is like an application: if it ends, that is for the caller to see.
 	if _, err := unix.SendmsgN(shim, []byte{0}, nil, nil, unix.MSG_NOSIGNAL); err != nil {
 		return nil
