@@ -147,7 +147,7 @@ func testLeaseWrites(t *testing.T, config *rest.Config) {
 		onlyTwo    = "only the StatefulSingleton controller and the pod that this Lease names change it. It names "
 		namesDB0   = onlyTwo + "db-0_" + db0 + ", and this request is from "
 		noPod      = onlyTwo + "no pod"
-		otherField = "the pod that this Lease names changes only spec.renewTime, spec.leaseDurationSeconds and spec.holderIdentity"
+		otherField = "the pod that this Lease names changes only annotation"
 		others     = "in the metadata of this Lease"
 		never      = "It never renews the Lease"
 		finalize   = `{"metadata":{"finalizers":["example.com/mine"]}}`
@@ -169,9 +169,12 @@ func testLeaseWrites(t *testing.T, config *rest.Config) {
 		objects[state] = lease
 	}
 	wantAnswers(t, config, objects, append(fencingRequests(otherField, namesDB0, noPod, never), []request{
-		{"held", holder, "merge", bodies(`{"spec":{"renewTime":"2026-01-01T00:00:10.000001Z"}}`, renewFor("2147483647"), `{"spec":{"holderIdentity":null}}`), ""},
-		{"held", holder, "merge", bodies(`{}`, `{"spec":{"renewTime":null}}`), eitherRenews},
+		{"held", holder, "merge", bodies(`{"spec":{"renewTime":"2026-01-01T00:00:10.000001Z"}}`, renewFor("2147483647"), `{"spec":{"holderIdentity":null}}`,
+			bothOf(annotate("queue", `"{}"`), renewLease), bothOf(annotate("queue", "null"), renewLease)), ""},
+		{"held", holder, "merge", bodies(`{}`, `{"spec":{"renewTime":null}}`, annotate("queue", `"{}"`)), eitherRenews},
+		{"held", holder, "merge", bodies(bothOf(annotate("queue", `"`+strings.Repeat("1", 4097)+`"`), renewLease)), "more than 4096 characters"},
 		{"held", holder, "merge", bodies(renewWith(`"leaseTransitions":null`), bothOf(annotate("retire", `"`+db0+`"`), renewLease),
+			bothOf(annotate("next", `"`+db0+`"`), renewLease), bothOf(annotate("shutdown-delay", `"1"`), renewLease),
 			bothOf(`{"metadata":{"annotations":null}}`, renewLease), bothOf(finalize, renewLease)), otherField},
 
 		{"held", standby, "merge", bodies(renewLease), namesDB0 + "db-1_" + db1},
@@ -182,16 +185,18 @@ func testLeaseWrites(t *testing.T, config *rest.Config) {
 		{"held", as(podUser), "merge", bodies(renewLease), namesDB0 + "user " + podUser},
 		{"held", as(personUser), "merge", bodies(renewLease), namesDB0 + "user a-person"},
 		{"held", as(personUser, namesakeUser, uninstallUser), "merge",
-			bodies(releaseLease, `{"metadata":{"annotations":{"a":"b"}}}`, annotate("expired", `"`+db0+`"`), noOwner), namesDB0},
+			bodies(releaseLease, `{"metadata":{"annotations":{"a":"b"}}}`, annotate("expired", `"`+db0+`"`),
+				annotate("next", `"`+db1+`"`), annotate("queue", `"{}"`), noOwner), namesDB0},
 		{"released unset", as(personUser), "merge apply", bodies(grantLease), noPod},
 
 		{"held", controller, "merge", bodies(annotate("retire", `"`+db0+`"`), annotate("retire", "null"), `{"spec":{"holderIdentity":null}}`,
+			annotate("next", `"`+db1+`"`), annotate("shutdown-delay", `"2000"`),
 			`{"spec":{"leaseTransitions":9}}`), ""},
 		{"unset", controller, "merge", bodies(grantLease), ""},
 		{"released", controller, "merge", bodies(`{"spec":{"leaseTransitions":null}}`), higherEpoch},
 		{"released", controller, "merge", bodies(`{"spec":{"holderIdentity":"db-1_`+db1+`","leaseTransitions":4,"leaseDurationSeconds":1}}`,
 			`{"spec":{"holderIdentity":"db-1","leaseTransitions":4}}`, `{"spec":{"holderIdentity":"_","leaseTransitions":4}}`), never},
-		{"held", controller, "merge", bodies(`{"metadata":{"annotations":{"a":"b"}}}`, `{"metadata":{"annotations":{"theirs":null}}}`,
+		{"held", controller, "merge", bodies(`{"metadata":{"annotations":{"a":"b"}}}`, `{"metadata":{"annotations":{"theirs":null}}}`, annotate("queue", `"{}"`),
 			`{"metadata":{"labels":{"a":"b"}}}`, finalize,
 			`{"metadata":{"ownerReferences":[{"apiVersion":"apps.statefulsingleton.com/v1","kind":"StatefulSingleton","name":"held","uid":"`+db0+`","controller":true}]}}`), others},
 

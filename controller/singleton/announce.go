@@ -42,6 +42,7 @@ func (r *Reconciler) announce(ctx context.Context, before, after *v1.StatefulSin
 	r.announceInjection(ctx, before, after)
 	r.announceProof(ctx, before, after)
 	r.announceDrain(ctx, before, after)
+	r.announceQueue(ctx, before, after)
 	if completes(&before.Status, &after.Status) {
 		r.Metrics.completed(after.Status.LastTransition)
 		r.emit(ctx, after, corev1.EventTypeNormal, "Handoff", eventHandoffCompleted, ending(&after.Status))
@@ -197,6 +198,15 @@ func (r *Reconciler) announceDrain(ctx context.Context, before, after *v1.Statef
 	}
 	if asked := after.Status.Handover; asked != nil && asked.Refused != "" && (before.Status.Handover == nil || *before.Status.Handover != *asked) {
 		r.emit(ctx, after, corev1.EventTypeWarning, "Handover", eventHandoverRefused, asked.Refused)
+	}
+}
+
+// announceQueue reports why the connections of clients are not queued.
+func (r *Reconciler) announceQueue(ctx context.Context, before, after *v1.StatefulSingleton) {
+	was := meta.FindStatusCondition(before.Status.Conditions, v1.ConditionConnectionsQueued)
+	is := meta.FindStatusCondition(after.Status.Conditions, v1.ConditionConnectionsQueued)
+	if is != nil && is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason) {
+		r.emit(ctx, after, corev1.EventTypeWarning, "QueueConnections", is.Reason, is.Message)
 	}
 }
 

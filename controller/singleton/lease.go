@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,7 +38,10 @@ func (e *execution) writeLease(ctx context.Context, step handoff.WriteLease) err
 	err := e.Client.Patch(ctx, lease, apply.StrategicPatch(apply.Object{
 		"metadata": apply.Object{
 			"uid": e.lease.UID, "resourceVersion": version,
-			"annotations": apply.Object{signal.RetireAnnotation: apply.OrNull(step.Retire), signal.ExpiredAnnotation: apply.OrNull(step.Expired)},
+			"annotations": apply.Object{
+				signal.RetireAnnotation: apply.OrNull(step.Retire), signal.ExpiredAnnotation: apply.OrNull(step.Expired),
+				signal.NextAnnotation: apply.OrNull(step.Next), signal.DelayAnnotation: apply.OrNull(delayOf(step)),
+			},
 		},
 		"spec": e.leaseSpec(step),
 	}))
@@ -45,6 +49,14 @@ func (e *execution) writeLease(ctx context.Context, step handoff.WriteLease) err
 		err = leaseConflict(lease.Name, "it was deleted since it was read")
 	}
 	return e.wroteLease(lease, "patch", err)
+}
+
+// delayOf returns the value of the annotation with the delay. Empty: the annotation does not exist.
+func delayOf(step handoff.WriteLease) string {
+	if step.Delay == 0 {
+		return ""
+	}
+	return strconv.FormatInt(step.Delay.Milliseconds(), 10)
 }
 
 // leaseSpec returns the fields of the spec that the step changes. If the holder stays, the Lease keeps its duration,

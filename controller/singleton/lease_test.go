@@ -102,7 +102,7 @@ func TestLeaseIsCreated(t *testing.T) {
 	w.Expect(w.lease()).To(Equal(lease))
 }
 
-// Each write of the Lease sets the holder, the epoch and both annotations. It keeps the time of the last renewal, and the
+// Each write of the Lease sets the holder, the epoch and all annotations of the controller. It keeps the time of the last renewal, and the
 // duration unless another pod gets the Lease.
 func TestLeaseIsWritten(t *testing.T) {
 	w, _ := newSteps(t)
@@ -121,9 +121,9 @@ func TestLeaseIsWritten(t *testing.T) {
 
 	w.renew()
 	renewed := w.lease().Spec.RenewTime
-	write(handoff.WriteLease{Holder: db1, Duration: 5 * time.Second, Epoch: 7, Retire: "1"})
+	write(handoff.WriteLease{Holder: db1, Duration: 5 * time.Second, Epoch: 7, Retire: "1", Next: "2", Delay: 1500 * time.Millisecond})
 	w.wantLease(coordinationv1.LeaseSpec{HolderIdentity: new("db-1_1"), LeaseTransitions: new(int32(7)), LeaseDurationSeconds: new(int32(30)), RenewTime: renewed},
-		map[string]string{signal.RetireAnnotation: "1"})
+		map[string]string{signal.RetireAnnotation: "1", signal.NextAnnotation: "2", signal.DelayAnnotation: "1500"})
 	w.Expect(w.lease().Spec.AcquireTime).To(Equal(acquired))
 
 	write(handoff.WriteLease{Epoch: 7, Expired: "1"})

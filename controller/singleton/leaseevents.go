@@ -39,8 +39,10 @@ func (r *Reconciler) leaseEvents() handler.EventHandler {
 			r.silent(after)
 			switch {
 			case leases.SameHolder(before, after) && maps.Equal(before.Annotations, after.Annotations): // a renewal
+			case before.Annotations[signal.QueueAnnotation] != after.Annotations[signal.QueueAnnotation]: // the start of the holder
+				enqueueLease(q, after, priorityqueue.AddOpts{Priority: new(urgent)})
 			case leases.SameHolder(before, after) || leases.HolderOf(before) == "":
-				// Only the controller writes annotations, or names a pod in a Lease without a holder. A reconcile right
+				// Only the controller writes the other annotations, or names a pod in a Lease without a holder. A reconcile right
 				// after its own write would delay the reconcile of the next release.
 				enqueueLease(q, after, priorityqueue.AddOpts{After: coalesceDelay})
 			default:

@@ -18,6 +18,7 @@ func (m *model) canonical(w *world) {
 		}
 		p.configMap = p.configMap && p.kind == barrierPod
 		p.term, p.sawNamed = p.term && p.runs != endedProcess, p.sawNamed && p.runs != endedProcess
+		p.receives = p.receives && p.runs == heldProcess && p.reported == heldProcess && p.exists()
 		p.noted = p.noted && p.removedUnseen() && p.runs != endedProcess
 	}
 	for i := range m.controllers {

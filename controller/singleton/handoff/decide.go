@@ -26,6 +26,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 		}
 	}
 	d.status.Epoch = max(d.status.Epoch, s.leaseEpoch())
+	d.receives = receptionIn(d.leaseAnnotations()).next
 	d.createLease()
 	d.distrustLost()
 	// Without a holder the PodDisruptionBudget stays as it is.
@@ -36,11 +37,13 @@ func Decide(s Snapshot, now time.Time) Plan {
 		d.withoutHolder()
 	}
 	d.unprotectEnded()
+	d.demoteIdle()
 	if remove, refused := d.judgeAttestation(); remove {
 		d.do(TakeAttestation{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
 	}
 	d.concludeDrain()
 	d.adviseOneDeployment()
+	d.reportQueue()
 	d.report()
 	d.plan.Status = *d.status
 	return d.plan
@@ -114,7 +117,7 @@ func (d *decision) withHolder() {
 	}
 	if proof.Going(d.holder.Pod) {
 		d.protect(d.holder)
-		d.retireInLease()
+		d.retireInLease(d.warm())
 		d.found(HolderStopping, "pod %s is terminating%s", d.holder.Name, d.stoppingHelp(d.holder, d.now))
 		return
 	}

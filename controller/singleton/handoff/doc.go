@@ -48,6 +48,7 @@
 //   - classify.go, held.go and package injected find out what each pod is, and proof.go which pods have terminated.
 //   - decide.go decides who may run, and in which order.
 //   - rollout.go and drain.go decide when to replace the holder.
+//   - lease.go has how the Lease follows the record, and queue.go which pod receives clients meanwhile.
 //   - pace.go has the waits, message.go the longer messages, report.go the status, and plan.go the output.
 //   - finalize.go handles the deletion of the singleton.
 package handoff

@@ -13,12 +13,20 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
-// UnreadyUntilReleased returns true for an injected pod that was not released and whose readiness probes fail until its
-// release.
+// UnreadyUntilReleased returns true for an injected pod that was not released, and whose probes fail until its release or until it
+// accepts connections in advance.
 func UnreadyUntilReleased(pod *corev1.Pod) bool {
 	regular := slices.DeleteFunc(injected.Containers(pod, &v1.StatefulSingleton{}), func(h injected.Container) bool { return h.Init || h.Unheld })
 	return pod.Annotations[v1.InjectedAnnotation] != "" && !proof.Going(pod) && !released(pod) &&
-		len(regular) > 0 && !slices.ContainsFunc(regular, func(h injected.Container) bool { return !asksSidecar(h) })
+		len(regular) > 0 && !slices.ContainsFunc(regular, func(h injected.Container) bool { return !asksSidecar(h) && !(queues(pod) && hasGateProbe(h)) })
+}
+
+// queues returns true if the policy prepared the pod to accept connections before its main processes run. Each container then has
+// the gate's startup probe, without which it is not ready.
+func queues(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
+		return c.Name == v1.SidecarName && injected.Variable(&c, signal.QueueEnv).Value != ""
+	})
 }
 
 // asksSidecar returns true if the gate starts the container, and the kubelet asks the status sidecar of the pod for its

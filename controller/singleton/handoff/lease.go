@@ -150,15 +150,30 @@ func (d *decision) nameInLease(pod *ClassifiedPod) {
 }
 
 // retireInLease tells the holder not to start its main processes again, because the pod is being deleted. The pod
-// releases the Lease once they have ended.
-func (d *decision) retireInLease() {
+// releases the Lease once they have ended. The Lease also says which standby accepts connections meanwhile. Next is the standby that
+// starts after the holder, or nil.
+func (d *decision) retireInLease(next *ClassifiedPod) {
 	lease := d.ownLease()
-	if d.holder.fencing == nil || lease == nil || !d.named(d.holder) || lease.Annotations[signal.RetireAnnotation] == string(d.holder.UID) {
+	if d.holder.fencing == nil || lease == nil || !d.named(d.holder) {
+		return
+	}
+	is, wanted := receptionIn(lease.Annotations), d.reception(next)
+	d.receives = wanted.next
+	if lease.Annotations[signal.RetireAnnotation] == string(d.holder.UID) && is == wanted {
 		return
 	}
 	d.do(WriteLease{
 		Version: d.leaseVersion(), Holder: refOf(d.holder.Pod), Duration: d.holder.fencing.Duration, Epoch: d.leaseEpoch(), Retire: d.holder.UID,
+		Next: wanted.next, Delay: wanted.delay,
 	})
+}
+
+// leaseAnnotations returns the annotations of the singleton's Lease.
+func (d *decision) leaseAnnotations() map[string]string {
+	if lease := d.ownLease(); lease != nil {
+		return lease.Annotations
+	}
+	return nil
 }
 
 // neverExpires returns true if no time without a renewal ends what the pods may do.

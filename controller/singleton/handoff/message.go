@@ -3,6 +3,7 @@ package handoff
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -74,6 +75,9 @@ func (d *decision) noPodsMessage() string {
 func whyNotStarted(holder *ClassifiedPod, containers []injected.Container) string {
 	if slices.ContainsFunc(containers, atBarrier) {
 		return "the kubelet has not created the container behind the open barrier yet"
+	}
+	if proof.IsTrue(holder.Pod, corev1.PodReady) {
+		return "clients can connect, and its main processes have not started yet"
 	}
 	return notReady(holder.Pod)
 }
@@ -362,4 +366,33 @@ func notTerminating(pod *corev1.Pod) string {
 
 func reportedByKubelet(pod *corev1.Pod) string {
 	return fmt.Sprintf("node %s of pod %s is Ready, and its kubelet reports when the pod has terminated", pod.Spec.NodeName, pod.Name)
+}
+
+// notPreparedMessage says why the gates of the holder cannot accept connections.
+func (d *decision) notPreparedMessage(pod *ClassifiedPod) string {
+	why := pod.notFenced
+	if pod.fencing != nil {
+		why = injected.NotQueueableBy(pod.Pod, d.Singleton)
+	}
+	if why == "" {
+		return fmt.Sprintf("pod %s was created before spec.connections was Queue. To replace this pod, restart the rollout of its owner", pod.Name)
+	}
+	return fmt.Sprintf("connections are refused during a handoff from pod %s: %s", pod.Name, why)
+}
+
+func lostClientsMessage(pod *ClassifiedPod, report signal.QueueReport) string {
+	return fmt.Sprintf("pod %s did not get all connections that waited for it: %s", pod.Name, report.Message)
+}
+
+func portsUnknownMessage(pod *ClassifiedPod) string {
+	return fmt.Sprintf("pod %s does not listen on all addresses of a TCP port of its held containers. "+
+		"Add the ports of the application to ports of its container, and configure the application to listen on all addresses", pod.Name)
+}
+
+func portsKnownMessage(report signal.QueueReport) string {
+	var ports []string
+	for _, port := range slices.Sorted(maps.Keys(report.Ports)) {
+		ports = append(ports, fmt.Sprint(port))
+	}
+	return fmt.Sprintf("the next pod accepts connections before its main processes run, on port %s", strings.Join(ports, ", "))
 }

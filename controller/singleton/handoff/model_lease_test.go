@@ -27,9 +27,11 @@ type leaseState struct {
 	exists bool
 	// life is the singleton that owns the Lease.
 	life uint8
-	// holder, expired and retire are numbers of pods, from 1.
-	holder, expired, retire uint8
-	epoch                   uint8
+	// holder, expired, retire and next are numbers of pods, from 1.
+	holder, expired, retire, next uint8
+	epoch                         uint8
+	// started is the epoch with which a pod has reported that its main process runs.
+	started uint8
 }
 
 func (l leaseState) describe(create bool) string {
@@ -42,7 +44,7 @@ func (l leaseState) describe(create bool) string {
 	if create {
 		return "anew, without a holder"
 	}
-	return fmt.Sprintf("for %s with epoch %d (expired: %s, retire: %s)", pod(l.holder), l.epoch, pod(l.expired), pod(l.retire))
+	return fmt.Sprintf("for %s with epoch %d (expired: %s, retire: %s, next: %s)", pod(l.holder), l.epoch, pod(l.expired), pod(l.retire), pod(l.next))
 }
 
 // fences returns true if the model has pods with fencing.
@@ -74,9 +76,9 @@ func (m *model) writeLease(w *world, c int, s step) bool {
 		return false
 	}
 	moved := w.lease.holder != s.lease.holder || w.lease.epoch != s.lease.epoch
-	life := w.lease.life
+	life, started := w.lease.life, w.lease.started
 	w.lease = s.lease
-	w.lease.exists, w.lease.life = true, life
+	w.lease.exists, w.lease.life, w.lease.started = true, life, started
 	w.wroteLease(c, moved)
 	return true
 }
@@ -127,6 +129,19 @@ var sidecarActions = []action{
 		knows := !a.named() && a.reaches() || !a.reaches() && !a.m.never
 		return a.p.kind == fencedPod && a.p.term && a.p.runs != endedProcess && knows
 	}, do: func(a at) { a.w.endTerm(a.i) }},
+	{text: "pod %s accepts clients, and is Ready", on: toPod, can: func(a at) bool {
+		return a.m.queues && a.reaches() && a.w.lease.next == uint8(a.i)+1 && !a.named() && !a.p.receives &&
+			a.p.runs == heldProcess && a.p.reported == heldProcess && a.p.exists()
+	}, do: func(a at) {
+		a.p.receives = true
+		a.w.wrote(a.i, -1)
+	}},
+	{text: "pod %s reports that its main process runs", on: toPod, can: func(a at) bool {
+		return a.m.queues && a.reaches() && a.named() && a.p.runs == mainProcess && a.w.lease.started != a.w.lease.epoch
+	}, do: func(a at) {
+		a.w.lease.started = a.w.lease.epoch
+		a.w.wroteLease(-1, true)
+	}},
 }
 
 // expires returns true if the controller can see that a whole duration has passed without a renewal. renewed returns true if the
@@ -142,7 +157,8 @@ func (a at) expire() {
 	a.c.silent = true
 	a.w.expiries--
 	for pod := range a.w.pods {
-		if !a.m.mutation.stopLate && !a.m.never {
+		late := a.m.mutation.stopLate || a.m.mutation.delayLate && a.w.pods[pod].deleting && a.w.lease.retire == uint8(pod)+1
+		if !late && !a.m.never {
 			a.w.endTerm(pod)
 		}
 	}
@@ -208,6 +224,9 @@ func (m *model) leaseOf(v view) leases.Observed {
 	}
 	lease := MakeLease().Transitions(int32(v.lease.epoch)).OwnedBy(lifeUID(v.lease.life)).Holder(name(v.lease.holder)).
 		Annotation(signal.ExpiredAnnotation, name(v.lease.expired)).Annotation(signal.RetireAnnotation, name(v.lease.retire))
+	if m.queues {
+		lease.Annotation(signal.NextAnnotation, name(v.lease.next)).Reports(int64(v.lease.started))
+	}
 	if m.never && !m.mutation.expireNever {
 		lease.NeverExpires()
 	}
@@ -229,7 +248,7 @@ func (m *model) afterRelease(v view) (then uint32, released leaseState) {
 
 func leaseStep(s handoff.WriteLease) step {
 	return step{do: writeLeaseStep, create: s.Version == "", lease: leaseState{
-		holder: numberOf(s.Holder.UID), epoch: uint8(s.Epoch), expired: numberOf(s.Expired), retire: numberOf(s.Retire),
+		holder: numberOf(s.Holder.UID), epoch: uint8(s.Epoch), expired: numberOf(s.Expired), retire: numberOf(s.Retire), next: numberOf(s.Next),
 	}}
 }
 
@@ -303,6 +322,14 @@ func (l *LeaseWrapper) Holder(pod string) *LeaseWrapper {
 func (l *LeaseWrapper) Annotation(key, pod string) *LeaseWrapper {
 	if delete(l.Annotations, key); pod != "" {
 		l.Annotations[key] = string(uidOf(pod))
+	}
+	return l
+}
+
+// Reports is the report of the holder that its main process has started with the epoch, and listens. 0: there is none.
+func (l *LeaseWrapper) Reports(epoch int64) *LeaseWrapper {
+	if epoch > 0 {
+		l.Annotations[signal.QueueAnnotation] = signal.QueueReport{Epoch: epoch, Ports: map[uint16]string{8080: "Dual"}}.String()
 	}
 	return l
 }

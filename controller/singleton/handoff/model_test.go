@@ -132,6 +132,8 @@ type podState struct {
 	// term is true if the pod has renewed the Lease, and may run its main process. retired is true if the pod stored that it
 	// must not start the main process again.
 	term, retired bool
+	// receives is true if the kubelet reports the pod as Ready, because it accepts clients before its main process runs.
+	receives bool
 	// sawNamed is true if the sidecar has seen that the Lease names the pod. Only a mutation starts the pod for that.
 	sawNamed bool
 }
@@ -245,6 +247,8 @@ type planState struct {
 	several bool
 	// rolls is true if the controller waits for a pod of a newer revision.
 	rolls bool
+	// ready is true if the status says that the main process of the holder runs.
+	ready bool
 	// then is the plan for the time after the holder has released the Lease, whose state is then released. 0 means none.
 	then     uint32
 	released leaseState
@@ -270,7 +274,9 @@ type model struct {
 	// wishes is true if the first node is drained and a person requests a handoff.
 	wishes bool
 	// never is true if the Lease never expires.
-	never    bool
+	never bool
+	// queues is true if fenced pods accept clients before their main process runs, and the holder stops with a delay.
+	queues   bool
 	mutation mutation
 
 	plans   []planState
@@ -305,6 +311,8 @@ type mutation struct {
 	restartRetired, releaseRunning bool
 	// With expireNever, a controller takes a Lease that never expires.
 	expireNever bool
+	// With delayLate, a pod that is deleted delays its stop beyond the time for which the Lease is valid.
+	delayLate bool
 	// With expectRelease, a controller that waits for the release of the Lease decides as if the holder had released it.
 	expectRelease bool
 }
@@ -523,6 +531,7 @@ func (m *model) advance(w *world, c int) {
 		}
 	case readStage:
 		v := m.look(w, s)
+		m.checkReady(w, v)
 		*s = controllerState{stage: planStage, staleSingleton: s.staleSingleton && s.cached == 0, stalePods: s.stalePods, plan: m.decide(v), notes: w.removedUnseen(), sawLease: w.lease.exists, silent: v.silent}
 		m.finish(w, c)
 	case planStage:
@@ -533,6 +542,18 @@ func (m *model) advance(w *world, c int) {
 			return
 		}
 		m.finish(w, c)
+	}
+}
+
+// checkReady checks that the status says only of a main process that has started that it runs. The kubelet may not have reported yet
+// that the process has ended.
+func (m *model) checkReady(w *world, v view) {
+	h := v.singleton.holder
+	if !m.queues || h == 0 || w.pods[h-1].kind != fencedPod || !m.plans[m.decide(v)].ready {
+		return
+	}
+	if p := &w.pods[h-1]; p.runs != mainProcess && p.reported == heldProcess {
+		panic(search.Violation(podName(int(h)-1) + readyTooEarly))
 	}
 }
 
@@ -802,6 +823,9 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 			if m.never && !m.mutation.expireNever && v.pods[i].kind == fencedPod {
 				pod.NeverExpires()
 			}
+			if m.queues && v.pods[i].kind == fencedPod {
+				pod.Queues()
+			}
 			pods = append(pods, pod)
 		}
 	}
@@ -875,6 +899,9 @@ func podOf(i int, p *podState) *PodWrapper {
 	switch p.reported {
 	case heldProcess:
 		pod.Warm()
+		if p.receives {
+			pod.Condition(corev1.PodReady, corev1.ConditionTrue, "", "")
+		}
 	case mainProcess:
 		pod.Running().Condition(corev1.PodReady, corev1.ConditionTrue, "", "")
 	case crashedProcess:
@@ -924,7 +951,7 @@ func podOf(i int, p *podState) *PodWrapper {
 // translate converts the plan to the types of the model.
 func (m *model) translate(v view, plan handoff.Plan) planState {
 	status := &plan.Status
-	p := planState{several: plan.Outcome == handoff.SeveralRun, status: singletonState{
+	p := planState{several: plan.Outcome == handoff.SeveralRun, ready: m.queues && plan.Outcome == handoff.HolderReady, status: singletonState{
 		holder: numberOf(status.ActivePodUID), open: status.LastTransition != nil && status.LastTransition.To == "",
 		signalled: status.LastTransition != nil && status.LastTransition.Signalled != nil,
 	}}

@@ -12,6 +12,8 @@ const (
 	twoRun     = " starts while "
 	wrongEpoch = " is released with epoch "
 	needPerson = "a person must help, although no fault requires it"
+	// The status says that a main process runs before it has started.
+	readyTooEarly = " counts as ready before it starts"
 )
 
 var twoFenced = []podKind{fencedPod, fencedPod}
@@ -23,7 +25,7 @@ var mutations = map[string]struct {
 	pods []podKind
 	// created, nodes and controllers are at least 1.
 	created, nodes, controllers, faults int
-	never                               bool
+	never, queues                       bool
 	// wantBroken is twoRun or wrongEpoch if it is empty.
 	wantBroken string
 }{
@@ -116,7 +118,12 @@ var mutations = map[string]struct {
 	"a pod releases the Lease while its main process runs": {pods: twoFenced, mutation: mutation{releaseRunning: true}, faults: 1},
 	"a pod runs longer than the Lease is valid":            {pods: twoFenced, mutation: mutation{stopLate: true}, faults: 1},
 
+	"a pod delays its stop beyond the Lease": {pods: twoFenced, mutation: mutation{delayLate: true}, queues: true, faults: 1},
+
 	// Facts that prove nothing.
+	"a pod that is Ready runs its main process": {
+		pods: twoFenced, mutation: mutation{see: func(v *view) { v.lease.started = v.lease.epoch }}, queues: true, wantBroken: readyTooEarly,
+	},
 	"a controller decides as if the holder had released the Lease": {pods: twoFenced, mutation: mutation{expectRelease: true}},
 	"a Lease has expired without a duration of silence":            {pods: twoFenced, mutation: mutation{see: func(v *view) { v.silent = true }}},
 	"a controller does not notice renewals":                        {pods: twoFenced, mutation: mutation{missRenewals: true}, nodes: 2, faults: 1},
@@ -225,7 +232,7 @@ func TestSearchFindsMutations(t *testing.T) {
 				tc.pods = []podKind{wrapperPod, wrapperPod}
 			}
 			m := newModel(tc.pods, max(1, tc.nodes), max(1, tc.controllers))
-			m.mutation, m.never = tc.mutation, tc.never
+			m.mutation, m.never, m.queues = tc.mutation, tc.never, tc.queues
 			ways := []string{tc.wantBroken}
 			if tc.wantBroken == "" {
 				ways = []string{twoRun, wrongEpoch}

@@ -53,6 +53,13 @@ const (
 // so once per minute.
 const maxRenewalAge = 5 * time.Minute
 
+// listenPatience is how long a main process typically takes from its release until it listens. For so long the status does not report
+// that it is unknown on which ports it does.
+const listenPatience = 30 * time.Second
+
+// replacementPatience is how long the owner of a deleted holder typically takes to create its replacement.
+const replacementPatience = 5 * time.Second
+
 // warmUpPatience is how long a standby typically takes from its creation to warm, if images and volumes are there. For
 // so long the status does not report that a spare is cold.
 const warmUpPatience = 5 * time.Second

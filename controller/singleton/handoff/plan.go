@@ -94,6 +94,8 @@ type decision struct {
 	overlap string
 	// drained says why the node of the holder is being drained. Empty: it is not.
 	drained string
+	// receives is the UID of the standby that accepts connections of clients. Empty: none does.
+	receives types.UID
 
 	plan   Plan
 	status *v1.StatefulSingletonStatus
@@ -177,6 +179,11 @@ type (
 		Expired types.UID
 		// Retire is the UID of a pod that must not start a main process again. Empty: there is none.
 		Retire types.UID
+		// Next is the UID of the pod that accepts connections of clients now, because it runs after the Retire pod. Empty: there
+		// is none.
+		Next types.UID
+		// Delay is how long the Retire pod still serves after it was asked to stop and has read this.
+		Delay time.Duration
 	}
 
 	// Demote makes a released pod a standby again after it lost the Lease: it removes signal, role and finalizer, and

@@ -23,7 +23,7 @@ func (d *decision) serving(containers []injected.Container) {
 	starts := t != nil && t.To == d.holder.Name && t.Ready == nil
 	problem := nodeProblem(d.Nodes, d.holder.Pod)
 	switch {
-	case next == nil && proof.IsTrue(d.holder.Pod, corev1.PodReady):
+	case next == nil && d.holderReady():
 		d.found(HolderReady, "pod %s is the holder with epoch %d%s%s", d.holder.Name, d.status.Epoch, d.spareNote(), d.foreignHelp())
 	case starts && problem != "":
 		d.found(Starting, "pod %s is the holder with epoch %d and has not been Ready yet, and its node %s %s"+
@@ -56,8 +56,11 @@ func (d *decision) followStart(containers []injected.Container, given signal.Sig
 			t.Signalled = new(metav1.NewMicroTime(given.Time))
 		}
 	}
-	ready := proof.IsTrue(d.holder.Pod, corev1.PodReady)
-	if t.Terminated != nil && t.GapMilliseconds == nil && (ready || startReported(containers) && mainStarted(containers)) {
+	ready, started := d.holderReady(), startReported(containers) && mainStarted(containers)
+	if canQueue(d.holder) {
+		started = !d.startUnreported()
+	}
+	if t.Terminated != nil && t.GapMilliseconds == nil && (ready || started) {
 		t.GapMilliseconds = new(d.now.Sub(t.Terminated.Time).Milliseconds())
 	}
 	if t.Ready == nil && ready {

@@ -12,7 +12,7 @@ import (
 
 // successor returns a warm standby of the newest revision of the holder's StatefulSet if the holder has an older
 // revision, or nil. The StatefulSet does not delete the holder before its newer pod is Ready, and a standby
-// is never Ready.
+// is never Ready while the holder stays.
 func (d *decision) successor() *ClassifiedPod {
 	set, next := d.statefulSet(d.holder.Pod), d.warm()
 	if set == nil || next == nil || d.statefulSet(next.Pod) != set || !d.outdated(d.holder.Pod) || d.outdated(next.Pod) {
@@ -52,7 +52,12 @@ func (d *decision) rollOver(next *ClassifiedPod) {
 		return
 	}
 	d.do(Retire{rs.Name})
-	d.retireInLease() // only now is it certain that the pod will be deleted
+	if cold == "" {
+		next = d.warm() // as after the proof
+	} else {
+		next = nil
+	}
+	d.retireInLease(next) // only now is it certain that the pod will be deleted
 }
 
 // waitsForHolder returns which volume keeps the standby cold while the holder runs. Empty: there is no such

@@ -168,6 +168,13 @@ func (p *PodWrapper) NeverExpires() *PodWrapper {
 	return p
 }
 
+// Queues has the gates of a fenced pod accept clients before its main process runs.
+func (p *PodWrapper) Queues() *PodWrapper {
+	sidecar := &p.Spec.InitContainers[0]
+	sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: signal.QueueEnv, Value: "300"})
+	return p
+}
+
 // Barrier holds the container app by a barrier. Call Barrier before Injected.
 func (p *PodWrapper) Barrier() *PodWrapper {
 	p.Spec.Containers[0] = barrier("app", barrierOf(p.Name))
