@@ -136,11 +136,11 @@ soak: own-cluster install bin/soak ## Run HANDOFFS (200) handoffs under random f
 soak-clusters: own-cluster install bin/soak ## Replace pods of StatefulClusters HANDOFFS (200) times under random faults, and check names and volumes
 	$(in_cluster) bin/soak -clusters -seed $(SEED) -handoffs $(HANDOFFS)
 
-# Flags of all three parts of chainsaw-tests/cmd/bench, for example BENCH="-n 5".
+# Flags of all parts of chainsaw-tests/cmd/bench, for example BENCH="-n 5".
 BENCH ?=
 .PHONY: bench
-bench: own-cluster install bin/bench ## Measure handoffs beside Kubernetes' own workloads, locks, and StatefulClusters beside StatefulSets; takes hours
-	for part in gap locks clusters; do $(in_cluster) bin/bench $$part -out docs/benchmarks/$$part.json $(BENCH) || exit 1; done
+bench: own-cluster install bin/bench ## Measure handoffs beside Kubernetes' own workloads, locks, failed requests, and StatefulClusters beside StatefulSets; takes hours
+	for part in gap locks clusters connections; do $(in_cluster) bin/bench $$part -out docs/benchmarks/$$part.json $(BENCH) || exit 1; done
 	$(MAKE) bench-report
 
 .PHONY: bench-report

@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +28,7 @@ func TestCombinations(t *testing.T) {
 		"locks":                 10,
 		"locks -only node-lost": 1,
 		"clusters":              5,
+		"connections":           3*2 + 4*2 + 1,
 		"gap -only earthquake":  `no combination matches "earthquake"`,
 		"gap -n 5 wrapper":      `unknown argument "wrapper"`,
 	} {
@@ -121,6 +125,95 @@ func TestLongestPause(t *testing.T) {
 	}
 }
 
+func TestRequests(t *testing.T) {
+	tests := map[string]struct {
+		requests    []request
+		wantFailed  int64
+		wantLongest time.Duration
+	}{
+		"none":                   {},
+		"all answered":           {[]request{{10, 12, true}, {20, 60, true}, {30, 61, true}}, 0, 40},
+		"some failed":            {[]request{{10, 12, true}, {20, 900, false}, {30, 31, false}}, 2, 2},
+		"none was ever answered": {[]request{{10, 12, false}}, 1, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := countFailed(tc.requests); got != tc.wantFailed {
+				t.Errorf("%d failed, want %d", got, tc.wantFailed)
+			}
+			if got := longestAnswer(tc.requests); got != tc.wantLongest {
+				t.Errorf("longest answer %d, want %d", got, tc.wantLongest)
+			}
+		})
+	}
+}
+
+// One client opens a connection for each request, and the other keeps its connection. Both wait for slow responses.
+func TestProber(t *testing.T) {
+	for keep, want := range map[bool]int32{false: 4, true: 1} {
+		var opened, served atomic.Int32
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if served.Add(1) == 3 {
+				http.Error(w, "not now", http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = fmt.Fprintln(w, "db-0 epoch 1")
+		}))
+		server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				opened.Add(1)
+			}
+		}
+		server.Start()
+		p := newProber(http.MethodGet, func() string { return server.URL }, time.Minute, keep)
+		for range 4 {
+			p.ask(t.Context())
+		}
+		if got := opened.Load(); got != want {
+			t.Errorf("opened %d connections, want %d", got, want)
+		}
+		if failed, answers := countFailed(p.finish()), len(p.times()); failed != 1 || answers != 3 {
+			t.Errorf("%d failed and %d answered, want 1 and 3", failed, answers)
+		}
+		server.Close()
+	}
+}
+
+// A request that was sent before the client stopped still gets its response.
+func TestProberFinishes(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		stop()
+		time.Sleep(50 * time.Millisecond)
+	}))
+	defer server.Close()
+	p := newProber(http.MethodGet, func() string { return server.URL }, time.Minute, false)
+	p.start(ctx, time.Millisecond)
+	if requests := p.finish(); len(requests) == 0 || countFailed(requests) > 0 {
+		t.Errorf("requests %v, want only answered ones", requests)
+	}
+}
+
+// The table and the picture have times and counts.
+func TestTable(t *testing.T) {
+	of := row{System: "wrapper-queue", Cause: "drain", values: map[string][]int64{}}
+	of.add(sample{ms: map[string]int64{"gap": 400}, counts: map[string]int64{"failed": 0}}, nil)
+	of.add(sample{ms: map[string]int64{"gap": 300}, counts: map[string]int64{"failed": 2}}, nil)
+	rows := []row{of}
+	s := &subject{metrics: []string{"failed", "gap"}, drawn: "failed"}
+	want := [][]string{{"cause", "system", "n", "failed", "gap", "overlaps"}, {"drain", "wrapper-queue", "2", "0 / 2", "300 / 400", "0"}}
+	if diff := cmp.Diff(want, s.table(rows)); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	for drawn, want := range map[string]string{"failed": "requests", "gap": "seconds"} {
+		s.drawn = drawn
+		if got := s.picture(rows).Unit; got != want {
+			t.Errorf("the picture of %s has unit %q, want %q", drawn, got, want)
+		}
+	}
+}
+
 // A client keeps the address of the last Ready pod until another pod is Ready.
 func TestEndpoints(t *testing.T) {
 	slice := func(address string, ready *bool) *discoveryv1.EndpointSlice {
@@ -187,7 +280,7 @@ func TestNewChange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := newChange(measurement{begun: 1000 * ms, downtime: 400 * ms, tenures: tc.tenures}, entriesOf(t, earlier+tc.since))
 			wantError(t, err, tc.wantErr)
-			want := sample{map[string]int64{"write gap": int64(tc.wantGap), "label gap": 250, "downtime": 400}, tc.wantOverlaps}
+			want := sample{ms: map[string]int64{"write gap": int64(tc.wantGap), "label gap": 250, "downtime": 400}, overlaps: tc.wantOverlaps}
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(sample{})); diff != "" && err == nil {
 				t.Errorf("change (-want +got):\n%s", diff)
 			}

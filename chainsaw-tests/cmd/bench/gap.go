@@ -11,11 +11,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
@@ -28,6 +32,8 @@ const (
 	// imageSize is the size of the pulled image in bytes, and pullRate the rate of the registry in bytes per second.
 	imageSize = 300_000_000
 	pullRate  = 30_000_000
+	// manual is the cause that requests a handoff to a pod that is warm.
+	manual = "manual"
 	// leaseSeconds is the duration of the Leases of fenced systems.
 	leaseSeconds = 15
 )
@@ -43,8 +49,11 @@ var gap = subject{
 	drawn:      "downtime",
 	rounds:     15,
 	begin:      beginGap,
-	guarded:    func(system string) bool { return !gapOptions(workload{System: system}).Plain },
+	guarded:    guarded,
 }
+
+// guarded returns true for the systems with a StatefulSingleton.
+func guarded(system string) bool { return !gapOptions(workload{System: system}).Plain }
 
 // measuresGap returns false if another combination tells the same.
 func measuresGap(c combination) bool {
@@ -76,7 +85,8 @@ func gapOptions(w workload) world.Options {
 	if strings.HasSuffix(w.System, "-spare") {
 		o.Replicas = 2
 	}
-	if strings.Contains(w.System, "-lease") {
+	o.Queue = strings.Contains(w.System, "-queue")
+	if o.Queue || strings.Contains(w.System, "-lease") {
 		// The application writes often into its journal, because it cannot record its exit on a lost node.
 		o.LeaseDuration, o.Env["ALIVE_SECONDS"] = new(int32(leaseSeconds)), "0.05"
 	}
@@ -105,6 +115,15 @@ type gapSeries struct {
 }
 
 func beginGap(ctx context.Context, l *lab, w workload) (series, error) {
+	t, err := newGapSeries(ctx, l, w)
+	if t == nil {
+		return nil, err
+	}
+	return t, err
+}
+
+// newGapSeries may return a series together with an error, to end it.
+func newGapSeries(ctx context.Context, l *lab, w workload) (*gapSeries, error) {
 	t := &gapSeries{lab: l, options: gapOptions(w), pull: w.Condition == "pull"}
 	var err error
 	if t.pull && l.registry == nil {
@@ -175,15 +194,10 @@ func (t *gapSeries) another(ctx context.Context, old types.UID, find func(types.
 }
 
 // once measures one handoff.
-func (t *gapSeries) once(ctx context.Context, cause string) (_ sample, err error) {
+func (t *gapSeries) once(ctx context.Context, cause string) (sample, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer func() { err = errors.Join(err, t.lab.uncordon(context.WithoutCancel(ctx))) }()
 	if err := t.prepare(ctx, cause); err != nil {
-		return sample{}, err
-	}
-	before, err := t.overlaps()
-	if err != nil {
 		return sample{}, err
 	}
 	pods, err := followEndpoints(ctx, &t.Application)
@@ -192,23 +206,39 @@ func (t *gapSeries) once(ctx context.Context, cause string) (_ sample, err error
 	}
 	service := probe(ctx, http.MethodGet, func() string { return t.url })
 	direct := probe(ctx, http.MethodGet, pods.address)
-	if err := answered(ctx, service, direct); err != nil {
-		return sample{}, err
-	}
 	pulled := t.pulled()
-	old, begun := t.active, journal.Now()
-	if err := t.cause(ctx, cause, service, direct); err != nil {
-		return sample{}, fmt.Errorf("begin it: %w", err)
-	}
-	if t.active, err = t.awaitActive(ctx, old.UID); err != nil {
-		return sample{}, err
-	}
-	if err := answered(ctx, service, direct); err != nil {
+	s, err := t.handOff(ctx, cause, service, direct)
+	if err != nil {
 		return sample{}, err
 	}
 	cancel()
 	if t.pull && t.pulled()-pulled < imageSize {
 		return sample{}, fmt.Errorf("only %d bytes of the image were pulled: %s had some of it", t.pulled()-pulled, t.active.Spec.NodeName)
+	}
+	s.ms["downtime"], s.ms["downtime by EndpointSlices"] = service.downtime().Milliseconds(), direct.downtime().Milliseconds()
+	return s, nil
+}
+
+// handOff causes a handoff, which prepare has prepared, while the clients send requests. It returns when the new pod has answered
+// each of them, and measures the gap and the time until the new pod is Ready.
+func (t *gapSeries) handOff(ctx context.Context, cause string, clients ...*prober) (_ sample, err error) {
+	defer func() { err = errors.Join(err, t.restore(context.WithoutCancel(ctx), cause)) }()
+	before, err := t.overlaps()
+	if err != nil {
+		return sample{}, err
+	}
+	if err := answered(ctx, clients...); err != nil {
+		return sample{}, err
+	}
+	old, begun := t.active, journal.Now()
+	if err := t.cause(ctx, cause, clients...); err != nil {
+		return sample{}, fmt.Errorf("begin it: %w", err)
+	}
+	if t.active, err = t.awaitActive(ctx, old.UID); err != nil {
+		return sample{}, err
+	}
+	if err := answered(ctx, clients...); err != nil {
+		return sample{}, err
 	}
 	after, err := t.overlaps()
 	if err != nil {
@@ -220,8 +250,7 @@ func (t *gapSeries) once(ctx context.Context, cause string) (_ sample, err error
 	}
 	exit, start, err := processes(entries, begun, cause == nodeLost)
 	return sample{overlaps: after - before, ms: map[string]int64{
-		"gap": (start - exit).Milliseconds(), "downtime": service.downtime().Milliseconds(), "downtime by EndpointSlices": direct.downtime().Milliseconds(),
-		"Ready": (t.observer.LifeOf(t.active.UID).Ready - begun).Milliseconds(),
+		"gap": (start - exit).Milliseconds(), "Ready": (t.observer.LifeOf(t.active.UID).Ready - begun).Milliseconds(),
 	}}, err
 }
 
@@ -243,11 +272,36 @@ func (t *gapSeries) prepare(ctx context.Context, cause string) error {
 	if err := t.lab.steer(ctx, to); err != nil {
 		return err
 	}
-	if !t.pull {
+	switch {
+	case cause == manual:
+		return t.prepareManual(ctx)
+	case !t.pull:
 		return nil
 	}
 	t.lab.registry.limit(pullRate)
 	return t.lab.Cluster(ctx, "unload", pulledImage, "--on", to)
+}
+
+// prepareManual makes the next pod wait for a request.
+func (t *gapSeries) prepareManual(ctx context.Context) error {
+	if err := t.SetHandoff(ctx, v1.HandoffManual); err != nil {
+		return err
+	}
+	if err := t.Roll(ctx); err != nil {
+		return err
+	}
+	return t.Await(ctx, "a warm pod waits for a request", func(got *v1.StatefulSingleton) bool {
+		ready := meta.FindStatusCondition(got.Status.Conditions, v1.ConditionReady)
+		return ready != nil && ready.Reason == string(handoff.AwaitingHandover)
+	})
+}
+
+// restore undoes what the cause of a handoff has changed.
+func (t *gapSeries) restore(ctx context.Context, cause string) error {
+	if cause == manual {
+		return t.SetHandoff(ctx, v1.HandoffAutomatic)
+	}
+	return t.lab.uncordon(ctx)
 }
 
 func (t *gapSeries) cause(ctx context.Context, cause string, clients ...*prober) error {
@@ -258,6 +312,8 @@ func (t *gapSeries) cause(ctx context.Context, cause string, clients ...*prober)
 		return t.DeletePod(ctx, t.active, nil)
 	case "drain":
 		return t.drain(ctx)
+	case manual:
+		return t.HandOver(ctx)
 	}
 	return t.loseNode(ctx, clients)
 }

@@ -1,5 +1,5 @@
 // Command bench measures how long an application is down while its pod changes: with StatefulSingletons, StatefulSetLocks and
-// StatefulClusters, and with Kubernetes' own workloads in the same run.
+// StatefulClusters, and with Kubernetes' own workloads in the same run. It also counts the requests that fail meanwhile.
 package main
 
 import (
@@ -24,7 +24,7 @@ file has the figures of the changes so far. The exit code is 1 if a change faile
 processes ran at once where one is guaranteed.
 
 Usage:
-  bench gap|locks|clusters [FLAGS]
+  bench gap|locks|clusters|connections [FLAGS]
   bench report                 writes the tables and pictures in docs/benchmarks from the files there, without a run
 
 Examples:

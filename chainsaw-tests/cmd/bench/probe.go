@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -30,29 +31,56 @@ type prober struct {
 	// url returns the address of the next request. Empty: no request is sent.
 	url    func() string
 	client *http.Client
-	mu     sync.Mutex
-	// answers are the times of successful responses.
-	answers []time.Duration
+	// running are the loop that sends requests, and the requests that have not ended.
+	running  sync.WaitGroup
+	mu       sync.Mutex
+	requests []request
+}
+
+// request is a request that has ended, with times by journal.Now.
+type request struct {
+	begun, ended time.Duration
+	// answered is true if the response was successful.
+	answered bool
 }
 
 // probe sends a request every 10 ms, each with a new connection, until the context ends.
 func probe(ctx context.Context, method string, url func() string) *prober {
+	p := newProber(method, url, probeTimeout, false)
+	p.start(ctx, probeEvery)
+	return p
+}
+
+// newProber returns a client with the timeout of a request. It keeps its connections, or opens one for each request.
+func newProber(method string, url func() string, timeout time.Duration, keep bool) *prober {
 	// The timeout of a request does not end its dial. To a lost node, a dial takes minutes and uses a file.
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: probeTimeout}).DialContext}
-	p := &prober{method: method, url: url, client: &http.Client{Timeout: probeTimeout, Transport: transport}}
-	go func() {
-		tick := time.NewTicker(probeEvery)
+	transport := &http.Transport{DisableKeepAlives: !keep, DialContext: (&net.Dialer{Timeout: timeout}).DialContext}
+	return &prober{method: method, url: url, client: &http.Client{Timeout: timeout, Transport: transport}}
+}
+
+// start sends a request at each interval, until the context ends. Requests that were sent then still get their responses.
+func (p *prober) start(ctx context.Context, interval time.Duration) {
+	p.running.Go(func() {
+		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				go p.ask(ctx)
+				p.running.Go(func() { p.ask(context.WithoutCancel(ctx)) })
 			}
 		}
-	}()
-	return p
+	})
+}
+
+// finish returns all requests. It waits until they have ended, so the context of start must have ended.
+func (p *prober) finish() []request {
+	p.running.Wait()
+	p.client.CloseIdleConnections()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.requests
 }
 
 func (p *prober) ask(ctx context.Context) {
@@ -60,20 +88,20 @@ func (p *prober) ask(ctx context.Context) {
 	if url == "" {
 		return
 	}
-	request, err := http.NewRequestWithContext(ctx, p.method, url, nil)
+	message, err := http.NewRequestWithContext(ctx, p.method, url, nil)
 	if err != nil {
 		panic(err) // the address of a Service or a pod is valid
 	}
-	response, err := p.client.Do(request)
-	if err != nil {
-		return // no pod serves, or the context ended
+	begun := journal.Now()
+	response, err := p.client.Do(message)
+	success := err == nil && response.StatusCode == http.StatusOK
+	if err == nil {
+		_, err = io.Copy(io.Discard, response.Body) // otherwise the connection would be closed
+		_ = response.Body.Close()
 	}
-	_ = response.Body.Close()
-	if response.StatusCode == http.StatusOK {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.answers = append(p.answers, journal.Now())
-	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests = append(p.requests, request{begun, journal.Now(), success && err == nil})
 }
 
 // answered waits until each client has had several successful responses after now.
@@ -90,11 +118,16 @@ func answered(ctx context.Context, clients ...*prober) error {
 	})
 }
 
-// times returns a copy of the times of successful responses.
-func (p *prober) times() []time.Duration {
+// times returns the times of successful responses.
+func (p *prober) times() (times []time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.answers)
+	for _, r := range p.requests {
+		if r.answered {
+			times = append(times, r.ended)
+		}
+	}
+	return times
 }
 
 // downtime returns the longest time without a successful response.

@@ -28,7 +28,8 @@ func (s *subject) table(rows []row) [][]string {
 			cells[3] += fmt.Sprintf(", %d failed", failed)
 		}
 		for _, metric := range s.metrics {
-			cells = append(cells, r.MS[metric].String())
+			figures, _ := r.figures(metric)
+			cells = append(cells, figures.String())
 		}
 		all = append(all, append(cells, fmt.Sprint(r.Overlaps)))
 	}
@@ -44,7 +45,22 @@ func (s *subject) table(rows []row) [][]string {
 func (s *subject) picture(rows []row) *report.Bars {
 	bars := &report.Bars{Title: "Median " + s.drawn, Unit: "seconds"}
 	for _, r := range rows {
-		bars.Add(strings.TrimSpace(r.Cause+"\n"+strings.TrimPrefix(r.Condition, "cached")), r.System, float64(r.MS[s.drawn].P50)/1000)
+		figures, isTime := r.figures(s.drawn)
+		value := float64(figures.P50)
+		if isTime {
+			value /= 1000
+		} else {
+			bars.Unit = "requests"
+		}
+		bars.Add(strings.TrimSpace(r.Cause+"\n"+strings.TrimPrefix(r.Condition, "cached")), r.System, value)
 	}
 	return bars
+}
+
+// figures returns the figures of the metric: times in milliseconds, or numbers of requests.
+func (r *row) figures(metric string) (figures report.Distribution, isTime bool) {
+	if counts, ok := r.Counts[metric]; ok {
+		return counts, false
+	}
+	return r.MS[metric], true
 }

@@ -18,7 +18,7 @@ type subject struct {
 	systems, causes, conditions []string
 	// measures returns true if the combination is useful.
 	measures func(combination) bool
-	// metrics are the columns of the table, and drawn is the one in the picture. All are in milliseconds.
+	// metrics are the columns of the table, and drawn is the one in the picture.
 	metrics []string
 	drawn   string
 	// rounds is the default number of changes of each combination.
@@ -29,7 +29,7 @@ type subject struct {
 	guarded func(system string) bool
 }
 
-var subjects = []*subject{&gap, &locks, &clusters}
+var subjects = []*subject{&gap, &locks, &clusters, &connections}
 
 // nodeLost is the cause that kills the node of the pod, as in a power failure.
 const nodeLost = "node-lost"
@@ -51,7 +51,8 @@ type series interface {
 
 // sample has the measurements of one change.
 type sample struct {
-	ms map[string]int64
+	// ms has the times in milliseconds, and counts has the numbers of requests.
+	ms, counts map[string]int64
 	// overlaps counts the processes that started or wrote while another process ran.
 	overlaps int
 }
@@ -71,6 +72,7 @@ type row struct {
 	N        int                            `json:"n"`
 	Overlaps int                            `json:"overlaps"`
 	MS       map[string]report.Distribution `json:"ms"`
+	Counts   map[string]report.Distribution `json:"counts,omitempty"`
 	Failed   []string                       `json:"failed,omitempty"`
 	values   map[string][]int64
 }
@@ -169,7 +171,7 @@ func (r *run) series(ctx context.Context, w workload) {
 			return
 		}
 		row.add(s, err)
-		fmt.Printf("bench: %s: %s %s %s: %v, %d overlaps, %v\n", time.Since(r.start).Round(time.Second), w.System, row.Cause, w.Condition, s.ms, s.overlaps, err)
+		fmt.Printf("bench: %s: %s %s %s: %v %v, %d overlaps, %v\n", time.Since(r.start).Round(time.Second), w.System, row.Cause, w.Condition, s.ms, s.counts, s.overlaps, err)
 		if err != nil {
 			end()
 		}
@@ -184,11 +186,17 @@ func (r *row) add(s sample, err error) {
 	}
 	r.N++
 	r.Overlaps += s.overlaps
-	r.MS = map[string]report.Distribution{}
-	for metric, ms := range s.ms {
-		r.values[metric] = append(r.values[metric], ms)
-		r.MS[metric] = report.Distribute(r.values[metric])
+	r.MS, r.Counts = r.distribute(s.ms), r.distribute(s.counts)
+}
+
+// distribute adds the values of one change, and returns the distributions of these metrics so far.
+func (r *row) distribute(values map[string]int64) map[string]report.Distribution {
+	all := map[string]report.Distribution{}
+	for metric, value := range values {
+		r.values[metric] = append(r.values[metric], value)
+		all[metric] = report.Distribute(r.values[metric])
 	}
+	return all
 }
 
 // verdict returns an error if a change failed, or if two processes ran at once that must not.

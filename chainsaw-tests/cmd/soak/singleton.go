@@ -26,6 +26,8 @@ var kinds = []world.Options{
 	{Barrier: true, Env: map[string]string{"STOP_SECONDS": "0", "START_SECONDS": "2"}},
 	// Some faults last longer than the shorter duration.
 	{LeaseDuration: new(int32(5)), Env: map[string]string{"STOP_SECONDS": "0.1"}},
+	{LeaseDuration: new(int32(5)), Queue: true, Env: map[string]string{"STOP_SECONDS": "0.1"}},
+	{LeaseDuration: new(int32(0)), Queue: true},
 	{StatefulSet: true, LeaseDuration: new(int32(15))},
 }
 
