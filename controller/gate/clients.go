@@ -28,8 +28,9 @@ type clients struct {
 	log     *slog.Logger
 	// queue is nil while the sidecar has not asked for it, and if the main process listens on no port.
 	queue *queue.Queue
-	// patience ends the wait of clients whose main process does not start.
+	// patience ends the wait of clients whose main process does not start, at the time until.
 	patience *time.Timer
+	until    time.Time
 	// asked: the sidecar has asked for a queue, and has not sent the clients away since. sentAway: it has, and the queue is closing.
 	asked, sentAway bool
 }
@@ -72,6 +73,7 @@ func (c *clients) receive(order receptionOrder) {
 			return
 		}
 		c.queue = q
+		c.until = time.Now().Add(order.Patience)
 		c.patience = time.AfterFunc(order.Patience, func() { q.Close(queue.Stopped) })
 	}
 	c.log.Info("Clients can connect, and wait until the main process runs", "ports", order.Ports)
@@ -118,7 +120,9 @@ func (c *clients) starter(path string, argv, env []string, mayStart func() error
 	return func(attr *syscall.ProcAttr) (pid int, err error) {
 		attr.Env = env
 		if q := c.queue; q != nil {
+			// The start does not lengthen the time for which the first client waits.
 			c.patience.Stop()
+			time.AfterFunc(time.Until(c.until), func() { q.Close(queue.NotBound) })
 			go func() { c.sidecar.reportReception(reception{Reason: q.Closed().Reason}) }()
 			return q.ForkExec(path, argv, attr, mayStart)
 		}
