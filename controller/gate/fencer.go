@@ -51,6 +51,8 @@ type fencer struct {
 	role *roleFile
 	// listening are the ports on which main processes listen, as this sidecar has seen.
 	listening map[uint16]queue.Shape
+	// rejected logs that the API server rejects what the pod reports.
+	rejected func(error)
 	// looks is how often this sidecar has looked for them.
 	looks int
 	// changed receives when the Lease should be renewed or released.
@@ -80,6 +82,7 @@ func Fence(ctx context.Context, s *Sidecar, settings *signal.LeaseSettings) erro
 		fence: newFence(s.UID, settings.Held, settings.Duration, settings.Lock), patience: settings.Queue,
 		gates: map[string]*gateConnection{}, changed: make(chan struct{}, 1),
 	}
+	f.rejected = f.problem("The report of the pod is rejected. Renewing the Lease without it")
 	if err := f.load(); err != nil {
 		return fmt.Errorf("read the state of the held containers: %w. Delete the pod", err)
 	}

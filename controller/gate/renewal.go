@@ -249,7 +249,7 @@ func (f *fencer) tryUpdate(ctx context.Context) error {
 	}
 	if refused, ok := errors.AsType[leaseError](err); ok && len(reports) > 0 && refused.code != http.StatusConflict && refused.code < http.StatusInternalServerError {
 		// A guard of another release may not know the annotation. Nothing must keep the pod from renewing the Lease.
-		f.log.Warn("The report of the pod is rejected. Renewing the Lease without it", "lease", f.lease.name, "error", err)
+		f.rejected(err)
 		next, err = f.lease.renew(ctx, current, nil)
 	}
 	if err != nil && release {
