@@ -24,7 +24,7 @@ import (
 const killPatience = 100 * time.Millisecond
 
 // startedName is the name of a gate that has started the main process, and queueingName of one that queues the clients of a
-// main process that does not run yet. Only the gate can change its name, and the name ends with the gate: the probes can
+// main process that does not run yet. waitingName is that of a gate that does neither. Only the gate can change its name, and the name ends with the gate: the probes can
 // trust it.
 const startedName, queueingName, waitingName = "gate: started", "gate: queueing", "gate"
 

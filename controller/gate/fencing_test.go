@@ -142,6 +142,19 @@ func TestAwaitTerm(t *testing.T) {
 	}
 }
 
+// A main process does not start after its term was taken away, or while the container is being killed, although the start began before.
+func TestStartObeysTheLastTerm(t *testing.T) {
+	e := &enforcer{}
+	e.follow(Term{Epoch: 7, Stop: bootTime() + time.Hour})
+	if err := e.mayStart(); err != nil {
+		t.Errorf("in its term: %v", err)
+	}
+	e.follow(renewal(e.term, Term{}))
+	if e.mayStart() == nil {
+		t.Error("it starts without a term")
+	}
+}
+
 // fenceWorld is a pod: its sidecar, and what really happens in its containers.
 type fenceWorld struct {
 	retired bool
