@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,83 +112,6 @@ func TestProcesses(t *testing.T) {
 				t.Errorf("gap %s, want %d ms", gap, tc.wantGap)
 			}
 		})
-	}
-}
-
-func TestLongestPause(t *testing.T) {
-	none, one, several := longestPause(nil), longestPause([]time.Duration{5}), longestPause([]time.Duration{40, 10, 20, 45})
-	if none != 0 || one != 0 || several != 20 {
-		t.Errorf("pauses %d, %d and %d, want 0, 0 and 20", none, one, several)
-	}
-}
-
-func TestRequests(t *testing.T) {
-	tests := map[string]struct {
-		requests    []request
-		wantFailed  int64
-		wantLongest time.Duration
-	}{
-		"none":                   {},
-		"all answered":           {[]request{{10, 12, true}, {20, 60, true}, {30, 61, true}}, 0, 40},
-		"some failed":            {[]request{{10, 12, true}, {20, 900, false}, {30, 31, false}}, 2, 2},
-		"none was ever answered": {[]request{{10, 12, false}}, 1, 0},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := countFailed(tc.requests); got != tc.wantFailed {
-				t.Errorf("%d failed, want %d", got, tc.wantFailed)
-			}
-			if got := longestAnswer(tc.requests); got != tc.wantLongest {
-				t.Errorf("longest answer %d, want %d", got, tc.wantLongest)
-			}
-		})
-	}
-}
-
-// One client opens a connection for each request, and the other keeps its connection. Both wait for slow responses.
-func TestProber(t *testing.T) {
-	for keep, want := range map[bool]int32{false: 4, true: 1} {
-		var opened, served atomic.Int32
-		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if served.Add(1) == 3 {
-				http.Error(w, "not now", http.StatusServiceUnavailable)
-				return
-			}
-			_, _ = fmt.Fprintln(w, "db-0 epoch 1")
-		}))
-		server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-			if state == http.StateNew {
-				opened.Add(1)
-			}
-		}
-		server.Start()
-		p := newProber(http.MethodGet, func() string { return server.URL }, time.Minute, keep)
-		for range 4 {
-			p.ask(t.Context())
-		}
-		if got := opened.Load(); got != want {
-			t.Errorf("opened %d connections, want %d", got, want)
-		}
-		if failed, answers := countFailed(p.finish()), len(p.times()); failed != 1 || answers != 3 {
-			t.Errorf("%d failed and %d answered, want 1 and 3", failed, answers)
-		}
-		server.Close()
-	}
-}
-
-// A request that was sent before the client stopped still gets its response.
-func TestProberFinishes(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		stop()
-		time.Sleep(50 * time.Millisecond)
-	}))
-	defer server.Close()
-	p := newProber(http.MethodGet, func() string { return server.URL }, time.Minute, false)
-	p.start(ctx, time.Millisecond)
-	if requests := p.finish(); len(requests) == 0 || countFailed(requests) > 0 {
-		t.Errorf("requests %v, want only answered ones", requests)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/prober"
 )
 
 const (
@@ -66,17 +68,16 @@ func (t *connectionSeries) once(ctx context.Context, cause string) (sample, erro
 		return sample{}, err
 	}
 	url := func() string { return t.url }
-	connecting, keeping := newProber(http.MethodGet, url, askTimeout, false), newProber(http.MethodGet, url, askTimeout, true)
-	connecting.start(ctx, askEvery)
-	keeping.start(ctx, askEvery)
+	connecting := prober.Start(ctx, askEvery, prober.HTTP(http.MethodGet, url, askTimeout, false))
+	keeping := prober.Start(ctx, askEvery, prober.HTTP(http.MethodGet, url, askTimeout, true))
 	s, err := t.handOff(ctx, cause, connecting, keeping)
 	if err != nil {
 		return sample{}, err
 	}
 	cancel()
-	connected := connecting.finish()
-	s.ms["longest"] = longestAnswer(connected).Milliseconds()
-	s.counts = map[string]int64{"failed": countFailed(connected), "kept failed": countFailed(keeping.finish())}
+	connected := connecting.Finish()
+	s.ms["longest"] = prober.Longest(connected).Milliseconds()
+	s.counts = map[string]int64{"failed": int64(len(prober.Failed(connected))), "kept failed": int64(len(prober.Failed(keeping.Finish())))}
 	return s, nil
 }
 
@@ -88,23 +89,4 @@ func (t *connectionSeries) awaitQueue(ctx context.Context) error {
 	return t.Await(ctx, "the next handoff queues connections", func(got *v1.StatefulSingleton) bool {
 		return meta.IsStatusConditionTrue(got.Status.Conditions, v1.ConditionConnectionsQueued)
 	})
-}
-
-func countFailed(requests []request) (n int64) {
-	for _, r := range requests {
-		if !r.answered {
-			n++
-		}
-	}
-	return n
-}
-
-// longestAnswer returns the duration of the longest request that was answered.
-func longestAnswer(requests []request) (longest time.Duration) {
-	for _, r := range requests {
-		if r.answered {
-			longest = max(longest, r.ended-r.begun)
-		}
-	}
-	return longest
 }

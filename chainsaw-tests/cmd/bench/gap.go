@@ -12,9 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -23,6 +21,7 @@ import (
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/observer"
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/prober"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
@@ -143,15 +142,12 @@ func newGapSeries(ctx context.Context, l *lab, w workload) (*gapSeries, error) {
 	}
 	watches, stop := context.WithCancel(ctx)
 	t.stop = stop
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: "db"},
-		Spec:       corev1.ServiceSpec{Selector: world.Labels(), Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+	var address string
+	if err == nil {
+		address, err = t.Expose(ctx, 8080)
 	}
 	if err == nil {
-		err = l.Create(ctx, service)
-	}
-	if err == nil {
-		t.url = "http://" + service.Spec.ClusterIP
+		t.url = "http://" + address
 		t.observer, err = observer.Start(watches, l.World, cache.Options{DefaultNamespaces: map[string]cache.Config{t.Namespace: {}}})
 	}
 	if err == nil {
@@ -215,13 +211,13 @@ func (t *gapSeries) once(ctx context.Context, cause string) (sample, error) {
 	if t.pull && t.pulled()-pulled < imageSize {
 		return sample{}, fmt.Errorf("only %d bytes of the image were pulled: %s had some of it", t.pulled()-pulled, t.active.Spec.NodeName)
 	}
-	s.ms["downtime"], s.ms["downtime by EndpointSlices"] = service.downtime().Milliseconds(), direct.downtime().Milliseconds()
+	s.ms["downtime"], s.ms["downtime by EndpointSlices"] = service.Downtime().Milliseconds(), direct.Downtime().Milliseconds()
 	return s, nil
 }
 
 // handOff causes a handoff, which prepare has prepared, while the clients send requests. It returns when the new pod has answered
 // each of them, and measures the gap and the time until the new pod is Ready.
-func (t *gapSeries) handOff(ctx context.Context, cause string, clients ...*prober) (_ sample, err error) {
+func (t *gapSeries) handOff(ctx context.Context, cause string, clients ...*prober.Prober) (_ sample, err error) {
 	defer func() { err = errors.Join(err, t.restore(context.WithoutCancel(ctx), cause)) }()
 	before, err := t.overlaps()
 	if err != nil {
@@ -304,7 +300,7 @@ func (t *gapSeries) restore(ctx context.Context, cause string) error {
 	return t.lab.uncordon(ctx)
 }
 
-func (t *gapSeries) cause(ctx context.Context, cause string, clients ...*prober) error {
+func (t *gapSeries) cause(ctx context.Context, cause string, clients ...*prober.Prober) error {
 	switch cause {
 	case "rollout":
 		return t.Roll(ctx)
@@ -399,7 +395,7 @@ func (t *gapSeries) placeSpare(ctx context.Context, node string) error {
 }
 
 // loseNode kills the node of the active pod, and starts it again after another pod is Ready. The old pod is then a standby.
-func (t *gapSeries) loseNode(ctx context.Context, clients []*prober) error {
+func (t *gapSeries) loseNode(ctx context.Context, clients []*prober.Prober) error {
 	if err := t.lab.loseNode(ctx, t.active.Spec.NodeName); err != nil {
 		return err
 	}

@@ -133,7 +133,7 @@ func (t *lockSeries) measure(ctx context.Context, cause string) (measurement, er
 		err = t.written(ctx, m.begun)
 	}
 	tenures, two := writers.Stop()
-	m.tenures, m.downtime = tenures, service.downtime()
+	m.tenures, m.downtime = tenures, service.Downtime()
 	return m, errors.Join(err, two)
 }
 
