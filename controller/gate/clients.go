@@ -133,6 +133,14 @@ func (c *clients) starter(path string, argv, env []string, mayStart func() error
 	}
 }
 
+// ended reports why the queue is closed after the end of the main process, because the gate exits before the report of starter.
+func (c *clients) ended() {
+	if c.queue != nil {
+		c.queue.Close(queue.ApplicationEnded)
+		c.sidecar.reportReception(reception{Reason: c.queue.Closed().Reason})
+	}
+}
+
 // stopping closes the queue, because clients must not wait for a main process that stops, or that does not start in this pod.
 func (c *clients) stopping() {
 	if c.queue != nil {

@@ -123,6 +123,9 @@ func runFenced(ctx context.Context, s *sidecarConnection, clock *alarm, argv []s
 		s.reportStart(0)
 	}
 	code, err = Supervise(start, orders, started, func(int, syscall.WaitStatus) {}, log)
+	if !errors.Is(err, ErrProcessesLeft) {
+		clients.ended()
+	}
 	switch {
 	case errors.Is(err, errLate):
 		code = exitNotExecutable

@@ -45,6 +45,9 @@ type fencer struct {
 	mu    sync.Mutex
 	fence *fence
 	gates map[string]*gateConnection
+	// receptions are what gates have reported last about their queues, by container. Since its main process was released, a container
+	// that restarts has no queue.
+	receptions map[string]*reception
 	// current is the Lease as last read or written.
 	current *lease
 	// role is the content of the file with the role. Nil: this sidecar has not written the file.
@@ -80,7 +83,7 @@ func Fence(ctx context.Context, s *Sidecar, settings *signal.LeaseSettings) erro
 		sidecar: s, volume: s.Volume, lease: newLeaseClient(settings, signal.CredentialsDir),
 		identity: signal.HolderIdentity(settings.Pod, s.UID), log: s.Log,
 		fence: newFence(s.UID, settings.Held, settings.Duration, settings.Lock), patience: settings.Queue,
-		gates: map[string]*gateConnection{}, changed: make(chan struct{}, 1),
+		gates: map[string]*gateConnection{}, receptions: map[string]*reception{}, changed: make(chan struct{}, 1),
 	}
 	f.rejected = f.problem("The report of the pod is rejected. Renewing the Lease without it")
 	if err := f.load(); err != nil {
@@ -234,6 +237,9 @@ func (f *fencer) connect(hello fromGate, conn net.Conn) bool {
 		return false // the gate logs that it is not connected
 	}
 	f.gates[hello.Container] = &gateConnection{conn: conn, runs: hello.Runs, started: hello.Started, ports: hello.Ports, reception: hello.Reception}
+	if hello.Reception != nil || f.fence.Containers[hello.Container].State == "" {
+		f.receptions[hello.Container] = hello.Reception
+	}
 	f.sidecar.setReceiving(hello.Container, hello.Reception.losesNone())
 	f.tell()
 	f.tellClients()

@@ -91,7 +91,7 @@ func (f *fencer) seeReception(container string, is *reception) {
 	f.volume.wakeWrappers() // the startup probe succeeds while clients can connect
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.gates[container].reception = is
+	f.gates[container].reception, f.receptions[container] = is, is
 	f.sidecar.setReceiving(container, is.losesNone())
 	f.wake()
 }
@@ -113,8 +113,8 @@ func (f *fencer) reports() map[string]string {
 func (f *fencer) queueReport() signal.QueueReport {
 	report := signal.QueueReport{Epoch: f.fence.term.Epoch, Ports: map[uint16]string{}}
 	open := false
-	for _, container := range slices.Sorted(maps.Keys(f.gates)) {
-		switch is := f.gates[container].reception; {
+	for _, container := range slices.Sorted(maps.Keys(f.receptions)) {
+		switch is := f.receptions[container]; {
 		case is == nil || report.Message != "":
 		case is.losesNone():
 			open = open || is.Reason == ""

@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -135,6 +136,9 @@ func (q *Queue) closeLocked(why Closed) {
 	if q.closed != nil {
 		return
 	}
+	if why.Reason == Stopped && !q.queues() {
+		why.Reason = HandedOver // nothing was left to do
+	}
 	for _, s := range q.sockets {
 		if s.state == queued || why.Reason == ApplicationEnded {
 			why.Lost += s.waiting()
@@ -156,6 +160,11 @@ func (q *Queue) closeLocked(why Closed) {
 		log = log.With("cause", why.Cause)
 	}
 	log.Log(context.Background(), level, "The queue of connections is closed. "+why.Reason.Message())
+}
+
+// queues returns true unless the application has got all sockets, and no client waits in one. The caller has locked the queue.
+func (q *Queue) queues() bool {
+	return slices.ContainsFunc(q.sockets, func(s *socket) bool { return s.state == queued || s.state == handed && s.waiting() > 0 })
 }
 
 // begin returns true if the queue can have its application now. It sets the time limit for the application.

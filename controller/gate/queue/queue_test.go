@@ -405,6 +405,18 @@ func TestClose(t *testing.T) {
 	s.wantServed(over4)
 }
 
+// A queue that is closed just after the application has got its socket loses no client, if none waits.
+func TestCloseAfterBind(t *testing.T) {
+	for want, waiting := range map[string]int{"HandedOver 0": 0, "Stopped 0": 3} {
+		s, _ := start(t, config{Ports: port8080(IPv4), Steps: strings.Fields("socket=tcp4 bind=0.0.0.0:8080 listen=5 mode await=closed")})
+		s.connects(waiting, over4)
+		s.tell("start")
+		s.says("mode")
+		s.tell("close")
+		s.wantSays("closed", want)
+	}
+}
+
 // An application that calls bind and setsockopt without end does not keep the gate from its work.
 func TestFlood(t *testing.T) {
 	for name, flood := range map[string]string{"its ports": "flood=8080,9090", "other ports": "flood=7070,7071"} {
