@@ -117,7 +117,7 @@ func (d *decision) withHolder() {
 	}
 	if proof.Going(d.holder.Pod) {
 		d.protect(d.holder)
-		d.retireInLease(d.warm())
+		d.retireInLease(d.receiver())
 		d.found(HolderStopping, "pod %s is terminating%s", d.holder.Name, d.stoppingHelp(d.holder, d.now))
 		return
 	}

@@ -186,9 +186,14 @@ func (d *decision) emptyLease() {
 	if d.leaseNamesEnded() {
 		old = d.Singleton.Status.LastTransition.FromUID
 	}
-	if d.ownLease() != nil && old != "" && d.leaseNames(old) {
-		d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: old})
+	if d.ownLease() == nil || old == "" || !d.leaseNames(old) {
+		return
 	}
+	step := WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: old}
+	if d.receiving() != nil {
+		step.Next = d.receives // its clients still wait
+	}
+	d.do(step)
 }
 
 // leaseNames returns true if the Lease names the pod with the UID.

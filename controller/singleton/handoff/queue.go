@@ -60,16 +60,29 @@ func (d *decision) reception(next *ClassifiedPod) reception {
 	delay := time.Duration(ptr.Deref(d.Singleton.Spec.ShutdownDelaySeconds, defaultShutdownDelay)) * time.Second
 	is := receptionIn(d.leaseAnnotations())
 	switch {
-	case !canQueue(d.holder) || d.blocked() || len(d.queueReport().Ports) == 0:
+	case !canQueue(d.holder) || d.blocked():
+		return reception{}
+	case canQueue(next) && is.next == next.UID:
+		return reception{next.UID, min(is.delay, d.maxShutdownDelay())}
+	case len(d.queueReport().Ports) == 0:
 		return reception{}
 	case next == nil && delay > 0 && d.awaitsReplacement():
 		return reception{delay: d.delayUntilWarm(is)}
 	case !canQueue(next):
 		return reception{}
-	case is.next == next.UID:
-		return reception{next.UID, min(is.delay, d.maxShutdownDelay())}
 	}
 	return reception{next.UID, min(delay, d.leftToServe())}
+}
+
+// receiver returns the standby that starts after a holder that stops, or nil. The standby that already accepts connections stays the
+// next one while no other is warm: its sidecar may just restart, and its clients wait.
+func (d *decision) receiver() *ClassifiedPod {
+	return cmp.Or(d.warm(), d.receiving())
+}
+
+// receiving returns the standby that accepts connections, or nil.
+func (d *decision) receiving() *ClassifiedPod {
+	return find(d.standbys, func(p *ClassifiedPod) bool { return p.UID == d.receives })
 }
 
 // delayUntilWarm returns how long the holder serves while its replacement is not warm yet. If its owner creates none, for example

@@ -79,6 +79,20 @@ func TestDecideReception(t *testing.T) {
 		"a deletion with a shorter grace period follows": {
 			with(serving().During("db-2", "2000"), deleted(0, 2), standby()), stops(receives("db-2", time.Second)),
 		},
+		"the sidecar of the standby that receives restarts": {
+			with(serving().During("db-2", "2000"), deleted(time.Second, 30), queueStandby("db-2")), stops(),
+		},
+		"the sidecar of the standby that receives restarts, and another is warm": {
+			with(serving().During("db-2", "2000"), deleted(time.Second, 30), queueStandby("db-2"), queueStandby("db-3").Warm().ChosenBy("stfs-uid")),
+			stops(receives("db-3", 2*time.Second)),
+		},
+		"the sidecar of the standby that receives restarts when the holder ends": {
+			with(serving().During("db-2", "2000"), deleted(time.Second, 30).Ended(), queueStandby("db-2")),
+			nobody(7, handoff.HolderEnded, record, handoff.WriteLease{Version: version, Epoch: 7, Expired: uidOf("db-1"), Next: uidOf("db-2")}, unprotect("db-1")),
+		},
+		"a holder that stops just after its start does not know its ports": {
+			with(leaseOf("db-1", 7).During("db-2", "2000"), deleted(time.Second, 30), standby()), stops(),
+		},
 		"no delay is wanted":                       {none, stops(receives("db-2", 0))},
 		"there is no standby yet":                  {with(serving(), deleted(0, 30)), stops(receives("", 5*time.Second))},
 		"there is no standby yet, and little time": {with(serving(), deleted(0, 4)), stops(receives("", 2*time.Second))},
