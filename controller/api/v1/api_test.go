@@ -103,7 +103,7 @@ func TestDefaults(t *testing.T) {
 		Fencing:                v1.FencingKubelet,
 		LeaseDurationSeconds:   new(int32(15)),
 		Connections:            v1.ConnectionsRefuse,
-		ShutdownDelaySeconds:   new(int32(2)),
+		ShutdownDelaySeconds:   new(int32(1)),
 	}
 	for spec, change := range map[string]func(*v1.StatefulSingletonSpec){
 		"":                          func(*v1.StatefulSingletonSpec) {},
@@ -128,7 +128,7 @@ func TestRefusals(t *testing.T) {
 		transition    = "spec.maxTransitionTime is out of range: set seconds from 1 to 3600 (default 300)"
 		grace         = "spec.terminationGracePeriod is out of range: set seconds from 0 to 3600 (default 30)"
 		lease         = "spec.leaseDurationSeconds is out of range: set seconds from 5 to 3600 (default 15), or 0 for a Lease that never expires"
-		delay         = "spec.shutdownDelaySeconds is out of range: set seconds from 0 to 300 (default 2)"
+		delay         = "spec.shutdownDelaySeconds is out of range: set seconds from 0 to 300 (default 1)"
 		queue         = "spec.connections is Queue, which needs fencing: Lease and readinessProbes: Sidecar"
 		emptyName     = "spec.containers has an empty name: list names of containers of the pod, or remove the field to hold all containers"
 		twice         = "spec.containers has a name twice: remove one of them"

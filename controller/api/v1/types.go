@@ -192,15 +192,14 @@ type StatefulSingletonSpec struct {
 	// +default="Refuse"
 	Connections Connections `json:"connections,omitempty"`
 
-	// ShutdownDelaySeconds is the time in seconds for which the old pod still serves after its
-	// deletion, until Services send new connections to the next pod. It applies only if
-	// connections is Queue, and is at most half of the grace period with which the pod was
-	// deleted. If no pod is warm, the old pod also serves until its replacement is, for at most
-	// the same half. With 0, it stops at once.
+	// ShutdownDelaySeconds is the time in seconds for which the old pod still serves after the
+	// next pod is Ready, because Services take a moment to send new connections there. It
+	// applies only if connections is Queue. A deleted pod serves for at most half of its grace
+	// period, also if the next pod is not Ready yet. With 0, it stops at once.
 	//
 	// +optional
-	// +default=2
-	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 300",message="spec.shutdownDelaySeconds is out of range: set seconds from 0 to 300 (default 2)"
+	// +default=1
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 300",message="spec.shutdownDelaySeconds is out of range: set seconds from 0 to 300 (default 1)"
 	ShutdownDelaySeconds *int32 `json:"shutdownDelaySeconds,omitempty"`
 }
 

@@ -22,7 +22,12 @@ import (
 // That changes nothing about who may run a main process. But a holder that is Ready may not have started yet, so its own report in
 // the Lease says whether it has.
 
-const defaultShutdownDelay = 2
+const (
+	// defaultShutdownDelay is for kube-proxy, which by default applies changes of endpoints at most once per second.
+	defaultShutdownDelay = 1
+	// propagation is how much longer the change of a pod takes to a Service than to the holder.
+	propagation = 200 * time.Millisecond
+)
 
 // canQueue returns true if the gates of the pod can accept connections before its main processes run.
 func canQueue(p *ClassifiedPod) bool { return p != nil && p.fencing != nil && p.fencing.Queue > 0 }
@@ -57,21 +62,32 @@ type reception struct {
 
 // reception returns what the Lease should say while the holder must stop. Next is the standby that starts after it, or nil.
 func (d *decision) reception(next *ClassifiedPod) reception {
-	delay := time.Duration(ptr.Deref(d.Singleton.Spec.ShutdownDelaySeconds, defaultShutdownDelay)) * time.Second
-	is := receptionIn(d.leaseAnnotations())
+	is, serves := receptionIn(d.leaseAnnotations()), d.shutdownDelay()
+	receives := canQueue(next) && is.next == next.UID
 	switch {
 	case !canQueue(d.holder) || d.blocked():
 		return reception{}
-	case canQueue(next) && is.next == next.UID:
+	case receives && (is.delay <= serves || !proof.IsTrue(next.Pod, corev1.PodReady)):
 		return reception{next.UID, min(is.delay, d.maxShutdownDelay())}
-	case len(d.queueReport().Ports) == 0:
+	case !receives && len(d.queueReport().Ports) == 0:
 		return reception{}
-	case next == nil && delay > 0 && d.awaitsReplacement():
+	case next == nil && serves > 0 && d.awaitsReplacement():
 		return reception{delay: d.delayUntilWarm(is)}
 	case !canQueue(next):
 		return reception{}
+	case serves > 0 && !proof.IsTrue(next.Pod, corev1.PodReady):
+		return reception{next.UID, d.leftToServe()}
 	}
-	return reception{next.UID, min(delay, d.leftToServe())}
+	return reception{next.UID, min(serves, d.leftToServe())}
+}
+
+// shutdownDelay returns how long the holder still serves after the next pod is Ready. 0: it stops at once.
+func (d *decision) shutdownDelay() time.Duration {
+	seconds := ptr.Deref(d.Singleton.Spec.ShutdownDelaySeconds, defaultShutdownDelay)
+	if seconds == 0 {
+		return 0
+	}
+	return time.Duration(seconds)*time.Second + propagation
 }
 
 // receiver returns the standby that starts after a holder that stops, or nil. The standby that already accepts connections stays the
