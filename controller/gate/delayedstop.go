@@ -8,8 +8,8 @@ import (
 )
 
 // newsPatience is how long a stop signal waits until the sidecar knows whether the pod is deleted. The kubelet and the controller
-// see the deletion at the same time.
-const newsPatience = 300 * time.Millisecond
+// see the deletion at the same time, but a busy controller took half a second to write it into the Lease.
+const newsPatience = time.Second
 
 // delayedStop holds the first stop signal back while Services still send clients to a pod that is deleted. Other stops, for
 // example after a failed liveness probe, are delayed only until it is clear that the pod is not deleted.
