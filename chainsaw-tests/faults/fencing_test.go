@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -91,15 +90,11 @@ func wantGap(t *testing.T, a application, duration time.Duration) {
 func TestFencedSidecarStandsStill(t *testing.T) {
 	t.Parallel()
 	s, old := withSpare(t, fenced())
-	sidecar, err := world.Process(old, "/ko-app/gate", "sidecar")
-	must(t, err)
-	goOn := func() error { return syscall.Kill(sidecar, syscall.SIGCONT) }
-	t.Cleanup(func() { _ = goOn() }) // the pod may be gone
-	must(t, syscall.Kill(sidecar, syscall.SIGSTOP))
+	goOn := suspend(t, old, "/ko-app/gate", "sidecar")
 	wantHandedOver(t, s, 2, v1.CauseExpiry, v1.ProofLeaseExpired)
 	wantGap(t, s, leaseDuration)
 	next := holder(t, s)
-	must(t, goOn())
+	goOn()
 	wantStays(t, next, s)
 	wantStarts(t, s, 2)
 	wantNamed(t, s, 2)
@@ -170,9 +165,7 @@ func TestFencedWithoutAPIServer(t *testing.T) {
 			t.Errorf("%s: the application ended %s after the API server, want %s at most", a.Key().Namespace, ended, leaseDuration)
 		}
 	}
-	process, err := world.Process(kept, "/app")
-	must(t, err)
-	must(t, syscall.Kill(process, syscall.SIGKILL))
+	kill(t, kept, "/app")
 	wantOnly(t, leaseDuration, map[application]*corev1.Pod{s: old, l: first, never: kept})
 	for _, a := range []application{s, l, never} {
 		wantStarts(t, a, 1)

@@ -5,7 +5,6 @@ package faults_test
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -44,15 +43,11 @@ func leasedLock(t *testing.T, o world.LockOptions) (l *world.Lock, first *corev1
 func TestLockLeaseSidecarStopped(t *testing.T) {
 	t.Parallel()
 	l, first, writers := leasedLock(t, leased())
-	sidecar, err := world.Process(first, "/ko-app/gate", "sidecar")
-	must(t, err)
-	goOn := func() error { return syscall.Kill(sidecar, syscall.SIGCONT) }
-	t.Cleanup(func() { _ = goOn() }) // the pod may be gone
-	must(t, syscall.Kill(sidecar, syscall.SIGSTOP))
+	goOn := suspend(t, first, "/ko-app/gate", "sidecar")
 	second := writer(t, l, first)
 	awaitStarts(t, l, 2)
 	wantGap(t, l, leaseDuration)
-	must(t, goOn())
+	goOn()
 	wantStays(t, second, l)
 	wantStarts(t, l, 2)
 	wantReader(t, first)
@@ -64,9 +59,7 @@ func TestLockLeaseSidecarStopped(t *testing.T) {
 func TestLockLeaseKilled(t *testing.T) {
 	t.Parallel()
 	l, old, writers := leasedLock(t, leased())
-	pid, err := world.Process(old, "/app")
-	must(t, err)
-	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	kill(t, old, "/app")
 	next := writer(t, l, old)
 	awaitRestart(t, old)
 	wantReader(t, old)

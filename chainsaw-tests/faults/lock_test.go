@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -124,11 +123,9 @@ func TestLockUnready(t *testing.T) {
 	t.Parallel()
 	l, writers := lock(t, v1.StatefulSetLockSpec{LeaseDurationSeconds: 15})
 	first := writer(t, l, nil)
-	pid, err := world.Process(first, "/app")
-	must(t, err)
-	must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	goOn := suspend(t, first, "/app")
 	second := writer(t, l, first)
-	must(t, syscall.Kill(pid, syscall.SIGCONT))
+	goOn()
 	must(t, l.AwaitReplicas(t.Context()))
 	wantReader(t, first)
 	wantWriters(t, writers(), first, second)

@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,6 +151,23 @@ func standby(t *testing.T, s *world.Singleton) *corev1.Pod {
 func deletePod(t *testing.T, pod *corev1.Pod, grace *int64) {
 	t.Helper()
 	must(t, w.DeletePod(t.Context(), pod, grace))
+}
+
+// suspend stops a process of the pod until goOn is called.
+func suspend(t *testing.T, pod *corev1.Pod, command ...string) (goOn func()) {
+	t.Helper()
+	pid, err := world.Process(pod, command...)
+	must(t, err)
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // the pod may be gone
+	must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	return func() { must(t, syscall.Kill(pid, syscall.SIGCONT)) }
+}
+
+func kill(t *testing.T, pod *corev1.Pod, command ...string) {
+	t.Helper()
+	pid, err := world.Process(pod, command...)
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
 }
 
 // force is the grace period of a force delete.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,8 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
@@ -31,20 +28,14 @@ func TestFencedContainersKilled(t *testing.T) {
 	o := fenced()
 	o.LeaseDuration = new(int32(duration.Seconds()))
 	s, old := withSpare(t, o)
-	kill := func(command ...string) {
-		t.Helper()
-		pid, err := world.Process(old, command...)
-		must(t, err)
-		must(t, syscall.Kill(pid, syscall.SIGKILL))
-	}
-	kill("/ko-app/gate", "sidecar")
+	kill(t, old, "/ko-app/gate", "sidecar")
 	killed := time.Now()
 	lease, err := s.Lease(t.Context())
 	must(t, err)
 	awaitRenewal(t, client.ObjectKeyFromObject(lease), killed)
 	wantNobodyElse(t, duration, old, s)
 	wantStarts(t, s, 1)
-	kill(append([]string{signal.GatePath}, old.Spec.Containers[0].Command[1:]...)...)
+	kill(t, old, gate(old)...)
 	awaitStarts(t, s, 2)
 	must(t, s.AwaitHolder(t.Context(), 1))
 	awaitFenced(t, s, metav1.ConditionTrue, "LeaseRenewed")

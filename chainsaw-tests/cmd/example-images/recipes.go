@@ -114,6 +114,17 @@ var recipes = []recipe{
 		},
 	},
 	{
+		name:     "node",
+		packages: []string{"nodejs"},
+		without:  []string{"ca-certificates", "openssl", "openssl-provider-legacy"},
+		image: image.Spec{
+			Ref:  "docker.io/library/node:20-slim",
+			Dirs: map[string]fs.FileMode{"/tmp": 0o777 | fs.ModeSticky},
+			Cmd:  []string{"node"},
+			Env:  []string{"PATH=" + systemPath},
+		},
+	},
+	{
 		name:     "java",
 		packages: []string{"openjdk-21-jre-headless"},
 		without:  []string{"ca-certificates", "ca-certificates-java", "java-common", "openssl", "openssl-provider-legacy"},
