@@ -52,13 +52,15 @@ func awaitQueue(t *testing.T, s *world.Singleton, status metav1.ConditionStatus,
 type clients struct {
 	*prober.Prober
 	stop context.CancelFunc
+	// since is the time from which on their requests count. Before, the nodes may not know the Service.
+	since time.Duration
 }
 
 // startClients returns clients that have had answers.
-func startClients(t *testing.T, ask prober.Ask) clients {
+func startClients(t *testing.T, ask prober.Ask) *clients {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	c := clients{prober.Start(ctx, 20*time.Millisecond, ask), stop}
+	c := &clients{Prober: prober.Start(ctx, 20*time.Millisecond, ask), stop: stop}
 	t.Cleanup(stop)
 	c.await(t)
 	return c
@@ -69,19 +71,25 @@ func askHTTP(address string) prober.Ask {
 	return prober.HTTP(http.MethodGet, func() string { return "http://" + address }, 30*time.Second, false)
 }
 
-// await waits until requests are answered from now on.
-func (c clients) await(t *testing.T) {
+// await waits until requests are answered from now on. Earlier requests do not count.
+func (c *clients) await(t *testing.T) {
 	t.Helper()
-	since := journal.Now()
-	must(t, world.Await(t.Context(), "answers", func(context.Context) error { return c.Answered(since) }))
+	c.awaitAnswers(t)
+	c.since = journal.Now()
 }
 
-// wantNoneFailed checks that the requests were answered that were sent after the time, by journal.Now, and ends the clients.
-func (c clients) wantNoneFailed(t *testing.T, since time.Duration) {
+func (c *clients) awaitAnswers(t *testing.T) {
 	t.Helper()
-	c.await(t)
+	now := journal.Now()
+	must(t, world.Await(t.Context(), "answers", func(context.Context) error { return c.Answered(now) }))
+}
+
+// wantNoneFailed checks that all requests that count were answered, and ends the clients.
+func (c *clients) wantNoneFailed(t *testing.T) {
+	t.Helper()
+	c.awaitAnswers(t)
 	c.stop()
-	requests := slices.DeleteFunc(c.Finish(), func(r prober.Request) bool { return r.Begun < since })
+	requests := c.Finish(c.since)
 	t.Logf("%d requests, the longest took %s", len(requests), prober.Longest(requests).Round(time.Millisecond))
 	failed, now := prober.Failed(requests), journal.Now()
 	for i, r := range failed {
@@ -151,7 +159,7 @@ func TestQueueOutlastsFaults(t *testing.T) {
 		fault.fail(old, next)
 		must(t, s.AwaitHolder(t.Context(), int64(i)+2))
 		wantStarts(t, s, i+2)
-		c.wantNoneFailed(t, 0)
+		c.wantNoneFailed(t)
 	}
 	awaitQueue(t, s, metav1.ConditionTrue, "PortsKnown")
 }
@@ -183,7 +191,7 @@ func TestQueueOnLostNode(t *testing.T) {
 	}
 	wantNotReady(t, next)
 	c.await(t)
-	c.wantNoneFailed(t, journal.Now())
+	c.wantNoneFailed(t)
 }
 
 // An application that does not listen on the queued ports gets no queue any more: its clients are refused, and do not wait. Once it
@@ -196,14 +204,12 @@ func TestQueueCloses(t *testing.T) {
 		address, err := s.Expose(t.Context(), 8080)
 		must(t, err)
 		awaitQueue(t, s, metav1.ConditionTrue, "PortsKnown")
-		c := startClients(t, askHTTP(address))
 		must(t, s.SetEnv(t.Context(), "DATA", "/missing"))
 		awaitQueue(t, s, metav1.ConditionFalse, string(queue.ApplicationEnded))
 		wantRefused(t, askHTTP(address))
 		must(t, s.SetEnv(t.Context(), "DATA", "/data"))
 		must(t, s.AwaitHolder(t.Context(), 3))
 		awaitQueue(t, s, metav1.ConditionTrue, "PortsKnown")
-		c.await(t)
 		wantStarts(t, s, 2)
 	})
 	t.Run("because the application listens on another port", func(t *testing.T) {
@@ -285,7 +291,7 @@ func TestQueuePrograms(t *testing.T) {
 			awaitQueue(t, s, metav1.ConditionTrue, "PortsKnown")
 			deletePod(t, holder(t, s), nil)
 			must(t, s.AwaitHolder(t.Context(), 3))
-			c.wantNoneFailed(t, 0)
+			c.wantNoneFailed(t)
 		})
 	}
 }

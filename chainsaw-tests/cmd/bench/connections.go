@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 
+	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/journal"
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/prober"
 )
 
@@ -57,7 +58,7 @@ func beginConnections(ctx context.Context, l *lab, w workload) (series, error) {
 }
 
 // once counts the failed requests of one handoff. A request fails if its client gets an error or no success. All requests count
-// that were sent until the new pod has answered both clients.
+// that were sent until the new pod has answered both clients. Before, the nodes must know the Service.
 func (t *connectionSeries) once(ctx context.Context, cause string) (sample, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -70,14 +71,18 @@ func (t *connectionSeries) once(ctx context.Context, cause string) (sample, erro
 	url := func() string { return t.url }
 	connecting := prober.Start(ctx, askEvery, prober.HTTP(http.MethodGet, url, askTimeout, false))
 	keeping := prober.Start(ctx, askEvery, prober.HTTP(http.MethodGet, url, askTimeout, true))
+	if err := answered(ctx, connecting, keeping); err != nil {
+		return sample{}, err
+	}
+	begun := journal.Now()
 	s, err := t.handOff(ctx, cause, connecting, keeping)
 	if err != nil {
 		return sample{}, err
 	}
 	cancel()
-	connected := connecting.Finish()
+	connected, kept := connecting.Finish(begun), keeping.Finish(begun)
 	s.ms["longest"] = prober.Longest(connected).Milliseconds()
-	s.counts = map[string]int64{"failed": int64(len(prober.Failed(connected))), "kept failed": int64(len(prober.Failed(keeping.Finish())))}
+	s.counts = map[string]int64{"failed": int64(len(prober.Failed(connected))), "kept failed": int64(len(prober.Failed(kept)))}
 	return s, nil
 }
 

@@ -126,14 +126,12 @@ func (l *lab) healNode(ctx context.Context) error {
 	return errors.Join(l.Cluster(ctx, "up"), l.AwaitWhole(ctx))
 }
 
-// remove removes the workload, and waits until its namespace is removed.
+// remove removes the workload with its namespace, and waits until its pods have ended. The namespace controller takes longer to
+// delete the rest: half of the pods' grace period.
 func (l *lab) remove(ctx context.Context, workload interface {
 	Key() types.NamespacedName
 	Remove(context.Context) error
 }) error {
-	if err := workload.Remove(ctx); err != nil {
-		return err
-	}
-	_, err := l.Kubectl(ctx, "wait", "namespace/"+workload.Key().Namespace, "--for=delete", "--timeout", patience.String())
-	return err
+	_, err := l.Kubectl(ctx, "delete", "deployments,statefulsets", "--all", "--namespace", workload.Key().Namespace, "--cascade=foreground", "--timeout", patience.String())
+	return errors.Join(err, workload.Remove(ctx))
 }
