@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Active Pod",type=string,JSONPath=`.status.activePod`
 // +kubebuilder:printcolumn:name="Standby",type=string,JSONPath=`.status.standbyPods[0]`
+// +kubebuilder:printcolumn:name="Warm",type=string,JSONPath=`.status.conditions[?(@.type=="Warm")].status`,description="Whether a rollout warms up the next pod while the active pod runs."
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Gap",type=integer,JSONPath=`.status.lastTransition.gapMilliseconds`,priority=1,description="The last handoff's gap in milliseconds."
@@ -384,6 +385,9 @@ const (
 	ConditionStalled = "Stalled"
 	// ConditionPolicyInstalled: a dry-run showed that new pods are injected.
 	ConditionPolicyInstalled = "PolicyInstalled"
+	// ConditionWarm exists while there is a holder. It is True if a rollout warms up the next pod
+	// while the holder runs. If it is False, the message says what to change.
+	ConditionWarm = "Warm"
 	// ConditionDraining exists, with status True, while the holder's node is drained and
 	// spec.drain is Surge. Its lastTransitionTime is when the controller saw the drain.
 	ConditionDraining = "Draining"
@@ -448,8 +452,8 @@ type StatefulSingletonStatus struct {
 	// that was handled. Each value causes at most one handoff.
 	// +optional
 	Handover *Handover `json:"handover,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, EvictionBlocked, Draining, Fenced,
-	// ConnectionsQueued.
+	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, Warm, EvictionBlocked, Draining,
+	// Fenced, ConnectionsQueued.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -8,9 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/owner"
@@ -47,50 +44,6 @@ func (s Snapshot) Budget() *policyv1.PodDisruptionBudget {
 // singleton's own. It returns nil if there is none.
 func (s Snapshot) otherBudget(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 	return owner.OtherBudget(s.Budgets, s.Singleton, owner.StatefulSingleton, BudgetName(s.Singleton), pod)
-}
-
-// surging returns the pod's Deployment if a rollout of it creates a new pod before it deletes the pod. Otherwise it
-// returns nil and the reason.
-func (d *decision) surging(pod *corev1.Pod) (deployment *appsv1.Deployment, why string) {
-	controller := metav1.GetControllerOf(pod)
-	if controller == nil {
-		return nil, fmt.Sprintf("pod %s belongs to no Deployment", pod.Name)
-	}
-	if deployment = d.deployment(pod); deployment == nil {
-		return nil, fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", pod.Name, controller.Kind, controller.Name)
-	}
-	spec := &deployment.Spec
-	replicas := int(ptr.Deref(spec.Replicas, 1))
-	surge, unavailable := 1, 0 // the defaults for one replica
-	if rolling := spec.Strategy.RollingUpdate; rolling != nil {
-		surge = resolve(rolling.MaxSurge, replicas, true)
-		unavailable = resolve(rolling.MaxUnavailable, replicas, false)
-	}
-	switch {
-	case deployment.DeletionTimestamp != nil || replicas == 0:
-		why = "is being deleted or has no replicas"
-	case spec.Paused:
-		why = "is paused"
-	case spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType:
-		why = "has strategy Recreate"
-	case surge == 0:
-		why = "has maxSurge 0"
-	case unavailable >= replicas:
-		why = "stops the holder at once in a rollout, because its maxUnavailable is not below its replicas"
-	default:
-		return deployment, ""
-	}
-	return nil, fmt.Sprintf("Deployment %s %s", deployment.Name, why)
-}
-
-// resolve returns the number of pods for a count or a percentage, rounded as the Deployment controller does
-// (k8s.io/kubernetes/pkg/controller/deployment/util.ResolveFenceposts).
-func resolve(value *intstr.IntOrString, replicas int, roundUp bool) int {
-	n, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(value, intstr.FromString("25%")), replicas, roundUp)
-	if err != nil {
-		return 0 // the API server rejects such a value
-	}
-	return n
 }
 
 // toleratesCordon returns true if the node is cordoned and the next pod could be scheduled to it again. Then a
