@@ -133,10 +133,11 @@ func (c *clients) starter(path string, argv, env []string, mayStart func() error
 	}
 }
 
-// ended reports why the queue is closed after the end of the main process, because the gate exits before the report of starter.
-func (c *clients) ended() {
+// ended closes the queue for the reason, unless it is closed, because no main process runs any more. It reports the reason, because
+// the gate exits before the report of starter.
+func (c *clients) ended(reason queue.Reason) {
 	if c.queue != nil {
-		c.queue.Close(queue.ApplicationEnded)
+		c.queue.Close(reason)
 		c.sidecar.reportReception(reception{Reason: c.queue.Closed().Reason})
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/statefulsingleton/statefulsingleton/controller/gate/queue"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
 )
 
@@ -107,6 +108,7 @@ func runFenced(ctx context.Context, s *sidecarConnection, clock *alarm, argv []s
 	}
 	path, err := lookUp(argv[0])
 	if err != nil {
+		clients.ended(queue.Stopped)
 		return exitCodeOf(err), err
 	}
 	orders := make(chan os.Signal)
@@ -123,8 +125,12 @@ func runFenced(ctx context.Context, s *sidecarConnection, clock *alarm, argv []s
 		s.reportStart(0)
 	}
 	code, err = Supervise(start, orders, started, func(int, syscall.WaitStatus) {}, log)
-	if !errors.Is(err, ErrProcessesLeft) {
-		clients.ended()
+	switch {
+	case errors.Is(err, ErrProcessesLeft):
+	case err != nil:
+		clients.ended(queue.Stopped)
+	default:
+		clients.ended(queue.ApplicationEnded)
 	}
 	switch {
 	case errors.Is(err, errLate):

@@ -45,8 +45,8 @@ type fencer struct {
 	mu    sync.Mutex
 	fence *fence
 	gates map[string]*gateConnection
-	// receptions are what gates have reported last about their queues, by container. Since its main process was released, a container
-	// that restarts has no queue.
+	// receptions are what gates have reported last about their queues, by container. The last report is kept when a released container
+	// restarts, because its new gate has no queue and would hide why the first one was closed.
 	receptions map[string]*reception
 	// current is the Lease as last read or written.
 	current *lease

@@ -91,9 +91,12 @@ func (f *fencer) seeReception(container string, is *reception) {
 	f.volume.wakeWrappers() // the startup probe succeeds while clients can connect
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	was := f.receptions[container]
 	f.gates[container].reception, f.receptions[container] = is, is
 	f.sidecar.setReceiving(container, is.losesNone())
-	f.wake()
+	if (was == nil || *was != *is) && !f.fence.Retired { // a renewal would delay the release
+		f.wake()
+	}
 }
 
 // reports returns the annotations of a renewal: what the pod says about its main processes. The Lease names the pod, or reports

@@ -83,7 +83,7 @@ func (r *Reconciler) priorityFor(ctx context.Context, key types.NamespacedName, 
 		return priorityqueue.AddOpts{Priority: new(urgent)}
 	case stays:
 		return priorityqueue.AddOpts{After: coalesceDelay}
-	case singleton.Status.ActivePodUID != "" && r.hasProtectedStandby(ctx, singleton, pod):
+	case singleton.Status.ActivePodUID != "" && !hasFencing(pod) && r.hasProtectedStandby(ctx, singleton, pod):
 		return priorityqueue.AddOpts{After: terminationDelay}
 	}
 	return priorityqueue.AddOpts{Priority: new(urgent)}

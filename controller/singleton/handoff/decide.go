@@ -37,7 +37,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 		d.withoutHolder()
 	}
 	d.unprotectEnded()
-	d.demoteIdle()
+	d.gateStandbys()
 	if remove, refused := d.judgeAttestation(); remove {
 		d.do(TakeAttestation{types.UID(d.Singleton.Annotations[v1.AttestAnnotation]), refused})
 	}
@@ -163,8 +163,11 @@ func (d *decision) terminatingUnprotected() *ClassifiedPod {
 	return find(d.unrecorded, func(pod *ClassifiedPod) bool { return pod.DeletionTimestamp != nil && !protected(pod.Pod) })
 }
 
-// warm returns the standby to release next, or nil if none is warm.
+// warm returns the standby to release next, or nil if none is warm. Of several, it is the one whose clients wait.
 func (d *decision) warm() *ClassifiedPod {
+	if next := d.receiving(); next != nil && next.WaitsFor == "" {
+		return next
+	}
 	return find(d.standbys, func(pod *ClassifiedPod) bool { return pod.WaitsFor == "" })
 }
 

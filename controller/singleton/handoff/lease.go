@@ -186,12 +186,16 @@ func (d *decision) emptyLease() {
 	if d.leaseNamesEnded() {
 		old = d.Singleton.Status.LastTransition.FromUID
 	}
-	if d.ownLease() == nil || old == "" || !d.leaseNames(old) {
-		return
+	if d.ownLease() != nil && old != "" && d.leaseNames(old) {
+		d.takeLease(d.leaseEpoch(), old)
 	}
-	step := WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: old}
+}
+
+// takeLease takes the Lease from the pod. A standby that accepts connections keeps its clients.
+func (d *decision) takeLease(epoch int64, from types.UID) {
+	step := WriteLease{Version: d.leaseVersion(), Epoch: epoch, Expired: from}
 	if d.receiving() != nil {
-		step.Next = d.receives // its clients still wait
+		step.Next = d.receives
 	}
 	d.do(step)
 }
@@ -225,7 +229,7 @@ func (d *decision) holderExpires() bool {
 	if !d.leaseExpired() {
 		return false
 	}
-	d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.status.Epoch, Expired: d.holder.UID})
+	d.takeLease(d.status.Epoch, d.holder.UID)
 	d.reportTaken(d.holder.Name)
 	return true
 }
@@ -262,7 +266,7 @@ func (d *decision) awaitLease(next *ClassifiedPod) {
 	d.awaitExpiry()
 	name, uid, _ := strings.Cut(d.Lease.Holder(), "_")
 	if d.leaseExpired() && d.ownLease() != nil {
-		d.do(WriteLease{Version: d.leaseVersion(), Epoch: d.leaseEpoch(), Expired: types.UID(uid)})
+		d.takeLease(d.leaseEpoch(), types.UID(uid))
 		d.reportTaken(name)
 		return
 	}

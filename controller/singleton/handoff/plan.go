@@ -179,8 +179,7 @@ type (
 		Expired types.UID
 		// Retire is the UID of a pod that must not start a main process again. Empty: there is none.
 		Retire types.UID
-		// Next is the UID of the pod that accepts connections of clients now, because it runs after the Retire pod. Empty: there
-		// is none.
+		// Next is the UID of the pod that accepts connections of clients now, because it runs next. Empty: there is none.
 		Next types.UID
 		// Delay is how long the Retire pod still serves after it was asked to stop and has read this.
 		Delay time.Duration

@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -25,7 +26,7 @@ import (
 const (
 	// defaultShutdownDelay is for kube-proxy, which by default applies changes of endpoints at most once per second.
 	defaultShutdownDelay = 1
-	// propagation is how much longer the change of a pod takes to a Service than to the holder.
+	// propagation is how much later a Service learns of a change of a pod than the holder does.
 	propagation = 200 * time.Millisecond
 )
 
@@ -62,23 +63,35 @@ type reception struct {
 
 // reception returns what the Lease should say while the holder must stop. Next is the standby that starts after it, or nil.
 func (d *decision) reception(next *ClassifiedPod) reception {
-	is, serves := receptionIn(d.leaseAnnotations()), d.shutdownDelay()
+	is := receptionIn(d.leaseAnnotations())
 	receives := canQueue(next) && is.next == next.UID
 	switch {
-	case !canQueue(d.holder) || d.blocked():
+	case !canQueue(d.holder) || d.blocked() || !receives && len(d.queueReport().Ports) == 0:
 		return reception{}
-	case receives && (is.delay <= serves || !proof.IsTrue(next.Pod, corev1.PodReady)):
-		return reception{next.UID, min(is.delay, d.maxShutdownDelay())}
-	case !receives && len(d.queueReport().Ports) == 0:
-		return reception{}
-	case next == nil && serves > 0 && d.awaitsReplacement():
+	case next == nil && d.shutdownDelay() > 0 && d.awaitsReplacement():
 		return reception{delay: d.delayUntilWarm(is)}
 	case !canQueue(next):
 		return reception{}
-	case serves > 0 && !proof.IsTrue(next.Pod, corev1.PodReady):
-		return reception{next.UID, d.leftToServe()}
+	case !receives:
+		is.delay = math.MaxInt64 // of no delay of this pod
 	}
-	return reception{next.UID, min(serves, d.leftToServe())}
+	return reception{next.UID, d.delayFor(next, is.delay)}
+}
+
+// delayFor returns how long the holder serves beside the standby that accepts connections, if the Lease says was: for a while until
+// the standby is Ready, and then for the shutdown delay. If it is not Ready any more, it begins again.
+func (d *decision) delayFor(next *ClassifiedPod, was time.Duration) time.Duration {
+	serves, left := d.shutdownDelay(), d.leftToServe()
+	ready, waits := proof.IsTrue(next.Pod, corev1.PodReady), min(max(serves, readyPatience), left)
+	switch {
+	case serves == 0:
+		return 0
+	case ready && was > serves:
+		return min(serves, left)
+	case !ready && (was == math.MaxInt64 || was <= serves && waits > serves):
+		return waits
+	}
+	return min(was, d.maxShutdownDelay())
 }
 
 // shutdownDelay returns how long the holder still serves after the next pod is Ready. 0: it stops at once.
@@ -91,7 +104,7 @@ func (d *decision) shutdownDelay() time.Duration {
 }
 
 // receiver returns the standby that starts after a holder that stops, or nil. The standby that already accepts connections stays the
-// next one while no other is warm: its sidecar may just restart, and its clients wait.
+// next one unless another is warm and it is not: its sidecar may just restart, and its clients wait.
 func (d *decision) receiver() *ClassifiedPod {
 	return cmp.Or(d.warm(), d.receiving())
 }
@@ -117,7 +130,9 @@ func (d *decision) delayUntilWarm(is reception) time.Duration {
 // leftToServe returns how much is left of the time for which the holder may serve.
 func (d *decision) leftToServe() time.Duration {
 	longest := d.maxShutdownDelay()
-	if asked := askedToStop(d.holder.Pod); !asked.IsZero() {
+	if asked := askedToStop(d.holder.Pod); asked.After(d.now) { // the clock of the API server is ahead
+		longest = d.left(longest, d.now)
+	} else if !asked.IsZero() {
 		longest = d.left(longest, asked)
 	}
 	return longest.Truncate(time.Millisecond)
@@ -143,15 +158,20 @@ func receptionIn(annotations map[string]string) reception {
 	return reception{types.UID(annotations[signal.NextAnnotation]), milliseconds}
 }
 
-// demoteIdle closes the readiness gate of standbys that are Ready and do not run next. Their clients would wait in vain. It comes
-// last, because nothing waits for it.
-func (d *decision) demoteIdle() {
+// gateStandbys closes the readiness gate of standbys that are Ready and do not run next, because their clients would wait in vain. It
+// opens that of the next one, which can have been closed before. It comes last, because nothing waits for it.
+func (d *decision) gateStandbys() {
 	if d.status.ActivePodUID == "" {
 		return
 	}
 	for _, p := range d.standbys {
-		if canQueue(p) && p.UID != d.receives && proof.IsTrue(p.Pod, corev1.PodReady) {
+		gate := proof.Condition(p.Pod, v1.ReadyCondition)
+		switch {
+		case !canQueue(p):
+		case p.UID != d.receives && proof.IsTrue(p.Pod, corev1.PodReady):
 			d.do(Demote{refOf(p.Pod), Version(p.ResourceVersion)})
+		case p.UID == d.receives && gate != nil && gate.Status == corev1.ConditionFalse:
+			d.do(MarkReady{refOf(p.Pod)})
 		}
 	}
 }

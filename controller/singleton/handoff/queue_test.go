@@ -68,34 +68,48 @@ func TestDecideReception(t *testing.T) {
 	runDecide(t, map[string]decideCase{
 		"a rollout": {
 			with(serving(), queueHolder(), standby().Revision(2)).ReplicaSet("db-v2", 1),
-			keeps(handoff.Retiring, retire("db-v1"), receives("db-2", 15*time.Second)),
+			keeps(handoff.Retiring, retire("db-v1"), receives("db-2", 5*time.Second)),
 		},
-		"a deletion":                           {with(serving(), deleted(0, 30), standby()), stops(receives("db-2", 15*time.Second))},
-		"a deletion that was seen late":        {with(serving(), deleted(time.Second, 30), standby()), stops(receives("db-2", 14*time.Second))},
-		"a deletion without a grace period":    {with(serving(), deleted(0, 0), standby()), stops(receives("db-2", 0))},
-		"the standby is not Ready yet":         {with(serving().During("db-2", "15000"), deleted(9*time.Second, 30), standby()), stops()},
-		"the standby is Ready":                 {with(serving().During("db-2", "15000"), deleted(time.Second, 30), ready()), stops(receives("db-2", 1200*time.Millisecond))},
-		"the standby is Ready late":            {with(serving().During("db-2", "15000"), deleted(14*time.Second, 30), ready()), stops(receives("db-2", time.Second))},
-		"the standby has been Ready":           {with(serving().During("db-2", "1200"), deleted(9*time.Second, 30), ready()), stops()},
-		"the standby is not Ready any more":    {with(serving().During("db-2", "1200"), deleted(9*time.Second, 30), standby()), stops()},
+		"a deletion":                        {with(serving(), deleted(0, 30), standby()), stops(receives("db-2", 5*time.Second))},
+		"a deletion that was seen late":     {with(serving(), deleted(12*time.Second, 30), standby()), stops(receives("db-2", 3*time.Second))},
+		"a deletion in the future":          {with(serving(), deleted(-time.Second, 30), standby()), stops(receives("db-2", 5*time.Second))},
+		"a deletion without a grace period": {with(serving(), deleted(0, 0), standby()), stops(receives("db-2", 0))},
+		"the standby is not Ready yet":      {with(serving().During("db-2", "5000"), deleted(4*time.Second, 30), standby()), stops()},
+		"the standby is Ready":              {with(serving().During("db-2", "5000"), deleted(time.Second, 30), ready()), stops(receives("db-2", 1200*time.Millisecond))},
+		"the standby is Ready late":         {with(serving().During("db-2", "5000"), deleted(14*time.Second, 30), ready()), stops(receives("db-2", time.Second))},
+		"the standby has been Ready":        {with(serving().During("db-2", "1200"), deleted(9*time.Second, 30), ready()), stops()},
+		"the standby is not Ready any more": {
+			with(serving().During("db-2", "1200"), deleted(2*time.Second, 30), standby()), stops(receives("db-2", 5*time.Second)),
+		},
+		"the standby is not Ready any more, and little time is left": {
+			with(serving().During("db-2", "1200"), deleted(14*time.Second, 30), standby()), stops(),
+		},
 		"the standby was Ready before":         {with(serving(), deleted(0, 30), ready()), stops(receives("db-2", 1200*time.Millisecond))},
 		"a deletion with a short grace period": {with(serving(), deleted(0, 2), ready()), stops(receives("db-2", time.Second))},
 		"a deletion with a shorter grace period follows": {
 			with(serving().During("db-2", "1200"), deleted(0, 2), ready()), stops(receives("db-2", time.Second)),
 		},
+		"the standby was demoted before": {
+			with(serving().During("db-2", "5000"), deleted(4*time.Second, 30), standby().Condition(v1.ReadyCondition, corev1.ConditionFalse, "", "")),
+			stops(handoff.MarkReady{Pod: ref("db-2")}),
+		},
+		"the older standby is warm again": {
+			with(serving().During("db-3", "1200"), deleted(2*time.Second, 30), standby(), queueStandby("db-3").Warm().ChosenBy("stfs-uid").Condition(corev1.PodReady, corev1.ConditionTrue, "", "")),
+			stops(),
+		},
 		"the sidecar of the standby that receives restarts": {
-			with(serving().During("db-2", "1200"), deleted(time.Second, 30), queueStandby("db-2")), stops(),
+			with(serving().During("db-2", "5000"), deleted(time.Second, 30), queueStandby("db-2")), stops(),
 		},
 		"the sidecar of the standby that receives restarts, and another is warm": {
 			with(serving().During("db-2", "1200"), deleted(time.Second, 30), queueStandby("db-2"), queueStandby("db-3").Warm().ChosenBy("stfs-uid")),
-			stops(receives("db-3", 14*time.Second)),
+			stops(receives("db-3", 5*time.Second)),
 		},
 		"the sidecar of the standby that receives restarts when the holder ends": {
 			with(serving().During("db-2", "1200"), deleted(time.Second, 30).Ended(), queueStandby("db-2")),
 			nobody(7, handoff.HolderEnded, record, handoff.WriteLease{Version: version, Epoch: 7, Expired: uidOf("db-1"), Next: uidOf("db-2")}, unprotect("db-1")),
 		},
 		"a holder that stops just after its start does not know its ports": {
-			with(leaseOf("db-1", 7).During("db-2", "1200"), deleted(time.Second, 30), standby()), stops(),
+			with(leaseOf("db-1", 7).During("db-2", "5000"), deleted(time.Second, 30), standby()), stops(),
 		},
 		"no delay is wanted":                       {none, stops(receives("db-2", 0))},
 		"there is no standby yet":                  {with(serving(), deleted(0, 30)), stops(receives("", 5*time.Second))},
@@ -105,7 +119,7 @@ func TestDecideReception(t *testing.T) {
 		},
 		"a standby still warms up": {with(serving().During("", "11000"), deleted(6*time.Second, 30), queueStandby("db-2")), stops()},
 		"a standby became warm": {
-			with(serving().During("", "15000"), deleted(4*time.Second, 30), standby()), stops(receives("db-2", 11*time.Second)),
+			with(serving().During("", "15000"), deleted(4*time.Second, 30), standby()), stops(receives("db-2", 5*time.Second)),
 		},
 		"a standby became warm too late": {
 			with(serving().During("", "15000"), deleted(14*time.Second, 30), standby()), stops(receives("db-2", time.Second)),
@@ -118,7 +132,7 @@ func TestDecideReception(t *testing.T) {
 		"the standby cannot queue":           {with(serving(), deleted(0, 30), fencedStandby("db-2").Warm().ChosenBy("stfs-uid")), stops(receives("", 0))},
 		"the holder was not made for queues": {with(serving(), fencedStandby("db-1").Holding().DeletedFor(0, 30), standby()), stops(receives("", 0))},
 		"a standby that does not run next closes": {
-			with(serving().During("db-2", "1200"), deleted(0, 30), standby(), queueStandby("db-3").Warm().Condition(corev1.PodReady, corev1.ConditionTrue, "", "")),
+			with(serving().During("db-2", "1200"), deleted(0, 30), ready(), queueStandby("db-3").Warm().Condition(corev1.PodReady, corev1.ConditionTrue, "", "")),
 			stops(demote("db-3")),
 		},
 		"a holder that is Ready has not started": {
