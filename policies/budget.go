@@ -131,7 +131,7 @@ func (u *usage) count(s Subject, n int) {
 // policyBytes returns upper estimates of sizes in bytes in a shared policy of each Kind. A valid singleton has rules of its own,
 // and shared rules, which are the same for all singletons of its Variant.
 func policyBytes(s *v1.StatefulSingleton) (own, shared int) {
-	const rule, mark, fence, queueing, hold, queue = 200, 500, 5000, 1000, 24_000, 10_000
+	const rule, mark, fence, queueing, hold, queue, node = 200, 500, 5000, 1000, 24_000, 10_000, 3000
 	names, rules := len(listLiteral(s.Spec.Containers)), 8
 	own = mark
 	if s.Spec.Fencing == v1.FencingLease {
@@ -142,6 +142,10 @@ func policyBytes(s *v1.StatefulSingleton) (own, shared int) {
 	if queues(s) {
 		own += queueing
 		shared += queue + 4*names
+		rules++
+	}
+	if prefersNode(s) {
+		shared += node
 		rules++
 	}
 	return own + rules*(rule+len(encode(s.Spec.Selector))), shared

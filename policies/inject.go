@@ -115,6 +115,9 @@ func commonRules(s *v1.StatefulSingleton, o Options) []kyvernov1.Rule {
 	if queues(s) {
 		rules = append(rules, queueRule(s))
 	}
+	if prefersNode(s) {
+		rules = append(rules, preferNodeRule())
+	}
 	return rules
 }
 

@@ -75,6 +75,7 @@ var injections = map[string]injection{
 	"shorter-grace-period":     {pod: "shell", singleton: "grace-period"},
 	"generate-name":            {},
 	"match-expressions":        {singleton: "match-expressions"},
+	"placement":                {singleton: "node-claims"},
 	"fencing":                  {singleton: "fencing", wantFenced: []string{"db", "backup"}},
 	"fencing-init-containers":  {pod: "fencing", singleton: "fencing-init-containers", wantFenced: []string{"migrate", "proxy", "db", "backup"}},
 	"fencing-named-containers": {pod: "several-containers", singleton: "fencing-named-containers", wantFenced: []string{"db"}},
@@ -255,6 +256,7 @@ func withoutInjection(pod, original corev1.Pod) corev1.Pod {
 	delete(pod.Annotations, "apps.statefulsingleton.com/fencing")
 	delete(pod.Labels, "apps.statefulsingleton.com/singleton")
 	pod.Spec.TerminationGracePeriodSeconds = original.Spec.TerminationGracePeriodSeconds
+	pod.Spec.Affinity = original.Spec.Affinity // see TestPlacement
 	pod.Spec.ReadinessGates = slices.DeleteFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool {
 		return g.ConditionType == "apps.statefulsingleton.com/singleton-ready"
 	})

@@ -46,6 +46,8 @@ type subjectCEL struct {
 	queues string
 	// queueSeconds is a string.
 	queueSeconds string
+	// prefersNode is the condition that the pod should prefer the node of the holder.
+	prefersNode string
 }
 
 // subjectOf returns the constants for a singleton. The conditions fenceable and queueable are left to the caller.
@@ -64,6 +66,7 @@ func subjectOf(s *v1.StatefulSingleton) subjectCEL {
 		name:        celString(s.Name), lease: celString(leaseOf(s)), leaseSeconds: celString(leaseSecondsOf(s)),
 		gracePeriod: celValue(gracePeriod(s)),
 		queues:      strconv.FormatBool(queues(s)), queueSeconds: celString(queueSeconds(s)),
+		prefersNode: strconv.FormatBool(prefersNode(s)),
 	}
 }
 
@@ -78,6 +81,7 @@ func subjectsCEL(variable string) subjectCEL {
 		name: fmt.Sprintf("%s[%s.size() - 1].name", variable, variable), lease: fencing + ".lease", leaseSeconds: fencing + ".leaseSeconds",
 		gracePeriod: fmt.Sprintf("%s.map(x, int(x.gracePeriod)).max()", variable),
 		queues:      celAll(someAsks(`x.lease != ""`), fencing+`.queueSeconds != ""`), queueSeconds: fencing + ".queueSeconds",
+		prefersNode: someAsks("x.prefersNode"),
 	}
 }
 
@@ -86,6 +90,7 @@ func settingsCEL(s *v1.StatefulSingleton) string {
 	settings := map[string]any{
 		"name": s.Name, "containers": append([]string{}, s.Spec.Containers...), "holdsInit": s.Spec.HoldInitContainers,
 		"movesProbes": s.Spec.ReadinessProbes != v1.ReadinessKubelet, "gracePeriod": gracePeriod(s), "lease": "", "queueSeconds": "",
+		"prefersNode": prefersNode(s),
 	}
 	if s.Spec.Fencing == v1.FencingLease {
 		settings["lease"], settings["leaseSeconds"] = leaseOf(s), leaseSecondsOf(s)
@@ -116,7 +121,11 @@ func injectCEL(namespace string, s subjectCEL, o Options) []string {
 		mutations = append(mutations, celEachIf(s.fences, removeFencingCEL(s)...)...)
 		mutations = append(mutations, celEachIf(celAll(s.fences, s.fenceable), fenceCEL(s, o)...)...)
 	}
-	return append(mutations, celBoth(extendGracePeriodCEL(s), markCEL(namespace, s)))
+	last := []string{extendGracePeriodCEL(s), markCEL(namespace, s)}
+	if s.prefersNode != "false" {
+		last = append(last, preferNodeCEL(s))
+	}
+	return append(mutations, celBoth(last...))
 }
 
 // holdCEL returns the mutations that hold containers with the wrapper or the barrier. See hold.

@@ -10,17 +10,18 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// variant has the fields of a spec on which commonRules depend.
+// variant has that on which commonRules depend.
 type variant struct {
 	Containers         []string           `json:"containers,omitempty"`
 	HoldInitContainers bool               `json:"holdInitContainers,omitempty"`
 	ReadinessProbes    v1.ReadinessProber `json:"readinessProbes,omitempty"`
 	Fencing            v1.Fencing         `json:"fencing,omitempty"`
 	Connections        v1.Connections     `json:"connections,omitempty"`
+	PrefersNode        bool               `json:"prefersNode,omitempty"`
 }
 
 func variantOf(s *v1.StatefulSingleton) variant {
-	return variant{s.Spec.Containers, s.Spec.HoldInitContainers, s.Spec.ReadinessProbes, s.Spec.Fencing, s.Spec.Connections}
+	return variant{s.Spec.Containers, s.Spec.HoldInitContainers, s.Spec.ReadinessProbes, s.Spec.Fencing, s.Spec.Connections, prefersNode(s)}
 }
 
 // Variant returns a text that is the same for singletons with the same commonRules. It is empty for other objects.
@@ -93,5 +94,9 @@ func (i Installed) earlier(s Subject) Subject {
 	singleton := s.(*v1.StatefulSingleton).DeepCopy() // only singletons share a policy
 	singleton.Spec.Containers, singleton.Spec.HoldInitContainers = has.Containers, has.HoldInitContainers
 	singleton.Spec.ReadinessProbes, singleton.Spec.Fencing, singleton.Spec.Connections = has.ReadinessProbes, has.Fencing, has.Connections
+	singleton.Spec.Placement = v1.PlacementNone
+	if has.PrefersNode {
+		singleton.Spec.Placement, singleton.Status.NodeClaims = v1.PlacementAuto, []string{"a claim"} // its name does not matter
+	}
 	return singleton
 }

@@ -110,6 +110,9 @@ func mutatingNamespace(namespace string, singletons []v1.StatefulSingleton, sele
 	if !slices.ContainsFunc(singletons, func(s v1.StatefulSingleton) bool { return queues(&s) }) {
 		all.queues = "false"
 	}
+	if !slices.ContainsFunc(singletons, func(s v1.StatefulSingleton) bool { return prefersNode(&s) }) {
+		all.prefersNode = "false"
+	}
 	policy.inject(namespace, all, o)
 	return toUnstructured(policy)
 }

@@ -37,7 +37,7 @@ const workers = 8
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named(r.Kind.Controller).
-		For(r.Kind.New(), builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, finalizerAdded()))).
+		For(r.Kind.New(), builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, finalizerAdded(), variantChanged()))).
 		Watches(r.Kind.New(), handler.EnqueueRequestsFromMapFunc(r.waitingBeside), builder.WithPredicates(isDeletion)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
@@ -69,6 +69,13 @@ func LogConstructor(log logr.Logger, key string) func(*reconcile.Request) logr.L
 func finalizerAdded() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return controllerutil.ContainsFinalizer(e.ObjectNew, v1.PolicyFinalizer) && !controllerutil.ContainsFinalizer(e.ObjectOld, v1.PolicyFinalizer)
+	}}
+}
+
+// variantChanged passes updates after which the policy needs other rules, for example because of the volumes in the status.
+func variantChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return policies.Variant(e.ObjectNew.(policies.Subject)) != policies.Variant(e.ObjectOld.(policies.Subject))
 	}}
 }
 

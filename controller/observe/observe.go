@@ -332,7 +332,7 @@ func into[T any, P object[T]](ctx context.Context, reads *errgroup.Group, r *rea
 	})
 }
 
-// wanted has the names of the pods' owners, nodes and claims. Nodes and claims are read during a handoff, or if the
+// wanted has the names of the pods' owners, nodes and claims. Nodes and claims of other pods are read during a handoff, or if the
 // holder's node may be lost. An empty name stands for no object.
 type wanted struct{ replicaSets, statefulSets, nodes, cachedNodes, claims sets.Set[string] }
 
@@ -353,13 +353,11 @@ func wantedFor(s *handoff.Snapshot) wanted {
 			w.replicaSets.Insert(ownerName(pod, owner.ReplicaSet))
 			w.statefulSets.Insert(ownerName(pod, owner.StatefulSet))
 		}
-		if !going && onlyPod {
-			continue
-		}
-		for _, volume := range pod.Spec.Volumes {
-			if volume.PersistentVolumeClaim != nil {
-				w.claims.Insert(volume.PersistentVolumeClaim.ClaimName)
-			}
+		switch claims := handoff.ClaimsOf(pod); {
+		case going || !onlyPod:
+			w.claims.Insert(claims...)
+		case holds: // for status.nodeClaims
+			w.claims.Insert(claims[:min(len(claims), handoff.MaxNodeClaims)]...)
 		}
 	}
 	return w

@@ -116,6 +116,7 @@ func validFuncs(serializer.CodecFactory) []any {
 		oneOf(v1.DrainSurge, v1.DrainEvict),
 		oneOf(v1.HandoffAutomatic, v1.HandoffManual),
 		oneOf(v1.ReadinessSidecar, v1.ReadinessKubelet),
+		oneOf(v1.PlacementAuto, v1.PlacementNone),
 		oneOf(v1.FencingKubelet, v1.FencingLease),
 		oneOf(v1.ConnectionsRefuse, v1.ConnectionsQueue),
 		oneOf(metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown),

@@ -144,6 +144,19 @@ type StatefulSingletonSpec struct {
 	// +default="Sidecar"
 	ReadinessProbes ReadinessProber `json:"readinessProbes,omitempty"`
 
+	// Placement says to which nodes new pods should go: Auto (default) or None.
+	//
+	// With Auto, a new pod prefers the node of the holder if the holder has a volume that only
+	// pods of one node can mount: a PersistentVolumeClaim that is ReadWriteOnce. There, the pod
+	// can warm up. A pod whose podAffinity or podAntiAffinity has a term for
+	// kubernetes.io/hostname stays as it is. A drain still moves the holder to another node.
+	//
+	// With None, affinities stay as they are. The field applies to new pods.
+	//
+	// +optional
+	// +default="Auto"
+	Placement Placement `json:"placement,omitempty"`
+
 	// Fencing says what limits how long the pods may run their main processes: Kubelet
 	// (default) or Lease.
 	//
@@ -183,7 +196,7 @@ type StatefulSingletonSpec struct {
 	// With Refuse, the kernel refuses their connections until the application listens.
 	//
 	// With Queue, the next pod accepts connections to the TCP containerPorts of its held
-	// containers before its main processes run, and becomes Ready as soon as the old pod stops.
+	// containers before its main processes run, and becomes Ready as soon as the old pod must stop.
 	// The application answers the waiting clients when it starts. A client waits for at most
 	// maxTransitionTime. Queue needs fencing: Lease and readinessProbes: Sidecar. The condition
 	// ConnectionsQueued says whether the next handoff queues connections, and what to change if
@@ -238,6 +251,18 @@ const (
 	ReadinessSidecar ReadinessProber = "Sidecar"
 	// ReadinessKubelet: the kubelet.
 	ReadinessKubelet ReadinessProber = "Kubelet"
+)
+
+// Placement says to which nodes new pods should go.
+//
+// +kubebuilder:validation:Enum=Auto;None
+type Placement string
+
+const (
+	// PlacementAuto: to the node of the holder, if only pods of that node can mount its volumes.
+	PlacementAuto Placement = "Auto"
+	// PlacementNone: to those that the pod asks for.
+	PlacementNone Placement = "None"
 )
 
 // DrainPolicy says what happens when the holder's node is drained.
@@ -425,6 +450,11 @@ type StatefulSingletonStatus struct {
 	// ActiveNode is the node of the holder.
 	// +optional
 	ActiveNode string `json:"activeNode,omitempty"`
+	// NodeClaims are those PersistentVolumeClaims of the holder that only pods of one node can
+	// mount, at most 32 of them. See spec.placement.
+	// +optional
+	// +listType=atomic
+	NodeClaims []string `json:"nodeClaims,omitempty"`
 	// ActiveBarrier is the ConfigMap of the holder's barriers. Empty: the holder has no
 	// barrier. A new pod with the same ConfigMap is rejected, because nothing would hold it.
 	// +optional

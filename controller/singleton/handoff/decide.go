@@ -43,6 +43,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 	}
 	d.concludeDrain()
 	d.adviseOneDeployment()
+	d.reportNodeClaims()
 	d.reportWarm()
 	d.reportQueue()
 	d.report()

@@ -46,7 +46,9 @@ func TestDecideReportsConditions(t *testing.T) {
 				}
 				want = append(want, c)
 			}
-			got := slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool { return c.Type == v1.ConditionEvictionBlocked || c.Type == v1.ConditionWarm })
+			got := slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool {
+				return c.Type == v1.ConditionEvictionBlocked || c.Type == v1.ConditionWarm
+			})
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("conditions (-want +got):\n%s", diff)
 			}

@@ -665,10 +665,10 @@ func (s *SnapshotWrapper) NoNode(name string) *SnapshotWrapper {
 	return s
 }
 
-func (s *SnapshotWrapper) Claim(name string, mode corev1.PersistentVolumeAccessMode) *SnapshotWrapper {
+func (s *SnapshotWrapper) Claim(name string, modes ...corev1.PersistentVolumeAccessMode) *SnapshotWrapper {
 	s.Claims[name] = &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}},
+		Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: modes},
 	}
 	return s
 }
