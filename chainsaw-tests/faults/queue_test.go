@@ -305,7 +305,7 @@ func askValkey(address string) prober.Ask {
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		deadline, _ := ctx.Deadline()
 		if err := conn.SetDeadline(deadline); err != nil {
 			return err

@@ -30,7 +30,8 @@ var connections = subject{
 	measures: measuresConnections,
 	metrics:  []string{"failed", "longest", "kept failed", "gap", "Ready"},
 	drawn:    "failed",
-	rounds:   15,
+	rounds:   20,
+	sparse:   func(system string) bool { return !strings.Contains(system, "-queue") },
 	begin:    beginConnections,
 	guarded:  guarded,
 }

@@ -268,6 +268,7 @@ func TestTable(t *testing.T) {
 		Conditions: []metav1.Condition{
 			{Type: v1.ConditionPolicyInstalled, Status: metav1.ConditionTrue, Reason: "Installed", LastTransitionTime: metav1.Now()},
 			{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: "HolderStopping", LastTransitionTime: metav1.Now()},
+			{Type: v1.ConditionWarm, Status: metav1.ConditionTrue, Reason: "OwnerSurges", LastTransitionTime: metav1.Now()},
 		},
 	}
 	must(t, c.Status().Update(t.Context(), o))
@@ -280,7 +281,7 @@ func TestTable(t *testing.T) {
 	}
 	delete(cells, "Age")
 	want := map[string]any{
-		"Name": "table", "Status": "Transitioning", "Ready": "False", "Active Pod": "db-1", "Standby": "db-2", "Epoch": int64(3),
+		"Name": "table", "Status": "Transitioning", "Ready": "False", "Active Pod": "db-1", "Standby": "db-2", "Warm": "True", "Epoch": int64(3),
 		"Gap": int64(248), "Proof": "KubeletReported", "Message": "pod db-1 is terminating",
 	}
 	if diff := gocmp.Diff(want, cells); diff != "" {
@@ -291,7 +292,7 @@ func TestTable(t *testing.T) {
 // An operator sees the active pod and its epoch, and with -o wide what a person must do.
 func TestColumns(t *testing.T) {
 	for resource, want := range map[string]map[int64][]string{
-		"statefulsingletons": {0: {"Status", "Ready", "Active Pod", "Standby", "Epoch", "Age"}, 1: {"Gap", "Proof", "Message"}},
+		"statefulsingletons": {0: {"Status", "Ready", "Active Pod", "Standby", "Warm", "Epoch", "Age"}, 1: {"Gap", "Proof", "Message"}},
 		"statefulsetlocks":   {0: {"Writer", "Epoch", "Fencing", "Ready", "Age"}, 1: {"Lease", "Last Failover", "Message"}},
 		"statefulclusters":   {0: {"Desired", "Current", "Available", "Ready", "Age"}, 1: {"Updated", "Revision", "Message"}},
 	} {

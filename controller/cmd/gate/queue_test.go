@@ -271,7 +271,7 @@ func TestQueueDelaysTheStop(t *testing.T) {
 
 // A delayed stop does not outlive the term.
 func TestQueueDelayEndsWithTheLease(t *testing.T) {
-	q := startQueueing(t, 5)
+	q := startQueueing(t, 10)
 	q.grant(7)
 	wantEpoch(t, q.awaitConnect(), "7")
 	q.annotateLease(signal.DelayAnnotation, "3600000")
