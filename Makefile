@@ -84,9 +84,9 @@ search: ## Search all states of small models for two running pods; DEEP=1 search
 	$(background) go test -v -timeout 2h -run '^TestSearch' ./controller/singleton/handoff ./controller/cluster/membership ./controller/lock/tenure $(if $(DEEP),-deep) | grep -v '^=== '
 	$(background) go test -v -run '^TestSearch' ./controller/gate | grep -v '^=== '
 
-# The packages that make unit runs with the race detector. By default only the one that needs no module of Kubernetes, because the
+# The packages that make unit runs with the race detector. By default only those that need no module of Kubernetes, because the
 # detector needs every package compiled again. cmd/gate cannot be among them: its tests run the gate as a program of its own.
-RACED ?= gate
+RACED ?= gate gate/queue
 raced = $(addprefix ./controller/,$(RACED))
 .PHONY: unit
 unit: deps $(promtool) ## Run the tests beside the code, with Kyverno's engine, a real API server and the race detector
