@@ -158,6 +158,7 @@ func TestQueueOutlastsFaults(t *testing.T) {
 		awaitStopping(t, s, old)
 		fault.fail(old, next)
 		must(t, s.AwaitHolder(t.Context(), int64(i)+2))
+		awaitStarts(t, s, i+2) // the gate reports the start before the application does
 		wantStarts(t, s, i+2)
 		c.wantNoneFailed(t)
 	}
@@ -170,6 +171,7 @@ func TestQueueOnLostNode(t *testing.T) {
 	node, _ := victim(t)
 	must(t, w.LeadElsewhere(t.Context(), node)) // a new leader observes a Lease from the beginning
 	o := queueing()
+	o.Env["STOP_SECONDS"] = "10" // so that the node is lost before
 	o.Pod = world.TolerateLostNodes(tolerationSeconds)
 	s, old := placed(t, otherNode(node), o)
 	taint(t, otherNode(node), "faults.test/elsewhere=yes:PreferNoSchedule")
@@ -210,6 +212,7 @@ func TestQueueCloses(t *testing.T) {
 		must(t, s.SetEnv(t.Context(), "DATA", "/data"))
 		must(t, s.AwaitHolder(t.Context(), 3))
 		awaitQueue(t, s, metav1.ConditionTrue, "PortsKnown")
+		awaitStarts(t, s, 2)
 		wantStarts(t, s, 2)
 	})
 	t.Run("because the application listens on another port", func(t *testing.T) {
