@@ -10,7 +10,7 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// variant has that on which commonRules depend.
+// variant has everything on which commonRules depend.
 type variant struct {
 	Containers         []string           `json:"containers,omitempty"`
 	HoldInitContainers bool               `json:"holdInitContainers,omitempty"`

@@ -69,7 +69,7 @@ func (r *Reconciler) enqueue(ctx context.Context, q podQueue, pod client.Object,
 
 // priorityFor returns how urgent an event of the pod is. Events of other pods are not urgent while the holder keeps
 // running, or while a warm standby only waits for the holder to terminate. A late cache costs no more than
-// the delay.
+// the delay. Events of fenced pods are urgent, because a holder that stops may serve until the next pod is Ready.
 func (r *Reconciler) priorityFor(ctx context.Context, key types.NamespacedName, pod client.Object) priorityqueue.AddOpts {
 	singleton := &v1.StatefulSingleton{}
 	if err := r.Client.Get(ctx, key, singleton); err != nil {

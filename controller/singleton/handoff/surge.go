@@ -86,7 +86,7 @@ func (d *decision) reportWarm() {
 func surgeHelp(deployment *appsv1.Deployment) string {
 	switch {
 	case deployment == nil:
-		return ". Only a Deployment can create it before"
+		return ". Only a Deployment can create the next pod first"
 	case deployment.Spec.Paused:
 		return fmt.Sprintf(". To resume the Deployment, run: kubectl rollout resume -n %s deployment/%s", deployment.Namespace, deployment.Name)
 	}

@@ -28,7 +28,7 @@ func TestDecideReportsWarm(t *testing.T) {
 		"Recreate":                         {one().Strategy(appsv1.RecreateDeploymentStrategyType, "1", "0"), "False", patch},
 		"maxSurge is 0":                    {one().Strategy(rolling, "0", "1"), "False", patch},
 		"the Deployment is paused":         {one().Paused(), "False", "kubectl rollout resume -n prod deployment/db"},
-		"a StatefulSet":                    {set, "False", "Only a Deployment can create it before"},
+		"a StatefulSet":                    {set, "False", "Only a Deployment can create the next pod first"},
 		"the Deployment is scaled to zero": {one().Deployment(0), "", ""},
 		"there is no pod":                  {MakeSnapshot(), "", ""},
 	} {
