@@ -57,7 +57,7 @@ const maxRenewalAge = 5 * time.Minute
 // that it is unknown on which ports it does.
 const listenPatience = 30 * time.Second
 
-// readyPatience is how long a holder serves at least until the next pod is Ready, which can accept its clients. Busy nodes took 3 s.
+// readyPatience is how long a holder that stops waits for the next pod to be Ready, before its shutdown delay. Busy nodes took 3 s.
 const readyPatience = 5 * time.Second
 
 // replacementPatience is how long the owner of a deleted holder typically takes to create its replacement.

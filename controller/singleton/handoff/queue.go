@@ -82,7 +82,7 @@ func (d *decision) reception(next *ClassifiedPod) reception {
 // the standby is Ready, and then for the shutdown delay. If it is not Ready any more, it begins again.
 func (d *decision) delayFor(next *ClassifiedPod, was time.Duration) time.Duration {
 	serves, left := d.shutdownDelay(), d.leftToServe()
-	ready, waits := proof.IsTrue(next.Pod, corev1.PodReady), min(max(serves, readyPatience), left)
+	ready, waits := proof.IsTrue(next.Pod, corev1.PodReady), min(serves+readyPatience, left)
 	switch {
 	case serves == 0:
 		return 0

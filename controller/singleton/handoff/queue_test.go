@@ -62,24 +62,31 @@ func TestDecideReception(t *testing.T) {
 	stops := func(steps ...handoff.Step) expected { return keeps(handoff.HolderStopping, steps...) }
 	none := with(serving(), deleted(time.Second, 30), standby())
 	none.Singleton.Spec.ShutdownDelaySeconds = new(int32(0))
+	longDelay := func(s *SnapshotWrapper) *SnapshotWrapper {
+		s.Singleton.Spec.ShutdownDelaySeconds = new(int32(10))
+		return s
+	}
 	starting := with(leaseOf("db-1", 7).Reports(6), queueHolder())
 	starting.Singleton.Status.LastTransition.Ready = nil
 	waitsForClaim := queueStandby("db-2").Claim("data").Condition(corev1.PodScheduled, corev1.ConditionFalse, "", "ReadWriteOncePod")
 	runDecide(t, map[string]decideCase{
 		"a rollout": {
 			with(serving(), queueHolder(), standby().Revision(2)).ReplicaSet("db-v2", 1),
-			keeps(handoff.Retiring, retire("db-v1"), receives("db-2", 5*time.Second)),
+			keeps(handoff.Retiring, retire("db-v1"), receives("db-2", 6200*time.Millisecond)),
 		},
-		"a deletion":                        {with(serving(), deleted(0, 30), standby()), stops(receives("db-2", 5*time.Second))},
+		"a deletion":                        {with(serving(), deleted(0, 30), standby()), stops(receives("db-2", 6200*time.Millisecond))},
 		"a deletion that was seen late":     {with(serving(), deleted(12*time.Second, 30), standby()), stops(receives("db-2", 3*time.Second))},
-		"a deletion in the future":          {with(serving(), deleted(-time.Second, 30), standby()), stops(receives("db-2", 5*time.Second))},
+		"a deletion in the future":          {with(serving(), deleted(-time.Second, 30), standby()), stops(receives("db-2", 6200*time.Millisecond))},
 		"a deletion without a grace period": {with(serving(), deleted(0, 0), standby()), stops(receives("db-2", 0))},
 		"the standby is not Ready yet":      {with(serving().During("db-2", "5000"), deleted(4*time.Second, 30), standby()), stops()},
 		"the standby is Ready":              {with(serving().During("db-2", "5000"), deleted(time.Second, 30), ready()), stops(receives("db-2", 1200*time.Millisecond))},
 		"the standby is Ready late":         {with(serving().During("db-2", "5000"), deleted(14*time.Second, 30), ready()), stops(receives("db-2", time.Second))},
-		"the standby has been Ready":        {with(serving().During("db-2", "1200"), deleted(9*time.Second, 30), ready()), stops()},
+		"a long delay, and the standby is Ready": {
+			longDelay(with(serving().During("db-2", "12000"), deleted(time.Second, 60), ready())), stops(receives("db-2", 10200*time.Millisecond)),
+		},
+		"the standby has been Ready": {with(serving().During("db-2", "1200"), deleted(9*time.Second, 30), ready()), stops()},
 		"the standby is not Ready any more": {
-			with(serving().During("db-2", "1200"), deleted(2*time.Second, 30), standby()), stops(receives("db-2", 5*time.Second)),
+			with(serving().During("db-2", "1200"), deleted(2*time.Second, 30), standby()), stops(receives("db-2", 6200*time.Millisecond)),
 		},
 		"the standby is not Ready any more, and little time is left": {
 			with(serving().During("db-2", "1200"), deleted(14*time.Second, 30), standby()), stops(),
@@ -102,7 +109,7 @@ func TestDecideReception(t *testing.T) {
 		},
 		"the sidecar of the standby that receives restarts, and another is warm": {
 			with(serving().During("db-2", "1200"), deleted(time.Second, 30), queueStandby("db-2"), queueStandby("db-3").Warm().ChosenBy("stfs-uid")),
-			stops(receives("db-3", 5*time.Second)),
+			stops(receives("db-3", 6200*time.Millisecond)),
 		},
 		"the sidecar of the standby that receives restarts when the holder ends": {
 			with(serving().During("db-2", "1200"), deleted(time.Second, 30).Ended(), queueStandby("db-2")),
@@ -119,7 +126,7 @@ func TestDecideReception(t *testing.T) {
 		},
 		"a standby still warms up": {with(serving().During("", "11000"), deleted(6*time.Second, 30), queueStandby("db-2")), stops()},
 		"a standby became warm": {
-			with(serving().During("", "15000"), deleted(4*time.Second, 30), standby()), stops(receives("db-2", 5*time.Second)),
+			with(serving().During("", "15000"), deleted(4*time.Second, 30), standby()), stops(receives("db-2", 6200*time.Millisecond)),
 		},
 		"a standby became warm too late": {
 			with(serving().During("", "15000"), deleted(14*time.Second, 30), standby()), stops(receives("db-2", time.Second)),
