@@ -18,7 +18,7 @@ metadata:
   labels: {claim-namespace: $namespace}
 spec:
   capacity: {storage: 1Gi}
-  accessModes: [ReadWriteOnce]
+  accessModes: [ReadWriteOnce, ReadWriteMany]
   claimRef: {name: $claim, namespace: $namespace}
   local: {path: $directory}
   nodeAffinity:

@@ -1,6 +1,7 @@
 package injected
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -46,7 +47,7 @@ func NotFenceableBy(pod *corev1.Pod, singleton *v1.StatefulSingleton) string {
 			return fmt.Sprintf("nothing holds container %s", h.Name)
 		}
 		if h.ConfigMap != "" {
-			return fmt.Sprintf("container %s %s", h.Name, notWrappable(h.Container))
+			return fmt.Sprintf("container %s %s", h.Name, cmp.Or(NotWrappable(h.Container), "is held by a barrier"))
 		}
 	}
 	return ""
@@ -85,8 +86,8 @@ func isTCP(p corev1.ContainerPort) bool {
 	return p.Protocol != corev1.ProtocolUDP && p.Protocol != corev1.ProtocolSCTP
 }
 
-// notWrappable returns why a container has a barrier instead of the wrapper.
-func notWrappable(c *corev1.Container) string {
+// NotWrappable returns why a policy holds the container by a barrier. Empty: by the wrapper.
+func NotWrappable(c *corev1.Container) string {
 	switch {
 	case len(c.Command) == 0:
 		return "needs a command"
@@ -95,7 +96,7 @@ func notWrappable(c *corev1.Container) string {
 	case c.Lifecycle != nil && c.Lifecycle.PostStart != nil:
 		return "has a postStart hook"
 	}
-	return "is held by a barrier"
+	return ""
 }
 
 // NotFenceable returns why no Lease can fence the pod. Empty: if its containers are prepared, a Lease can.

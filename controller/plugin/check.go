@@ -216,6 +216,12 @@ var permissions = []commandPermissions{
 		{"apps", "statefulsets", []string{"get"}},
 		{"policy", "poddisruptionbudgets", []string{"list"}},
 	}},
+	{"create", []permission{
+		{v1.GroupVersion.Group, "statefulsingletons", []string{"create", "list"}},
+		{"apps", "deployments", []string{"get", "list"}},
+		{"apps", "statefulsets", []string{"get", "list"}},
+		{"apps", "daemonsets", []string{"list"}},
+	}},
 	{"inject", []permission{{"", "pods", []string{"create"}}}},
 	{"rollout", []permission{
 		{v1.GroupVersion.Group, "statefulclusters", []string{"get", "list", "patch"}},

@@ -16,12 +16,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"gotest.tools/v3/golden"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
 // kyverno injects a pod: the wrapper holds the containers with a command, and a barrier holds the other containers.
@@ -104,6 +106,15 @@ func TestOutput(t *testing.T) {
 		"inject":                    {"running", "inject -f testdata/manifests/list.yaml", answers{admit: kyverno}},
 		"inject-yaml":               {"running", "inject -f testdata/manifests/deployment.yaml -o yaml", answers{admit: kyverno}},
 		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: incomplete}},
+		"create":                    {"workloads", "create deployment/monitor --yes --context=staging", answers{}},
+		"create-fix":                {"workloads", "create deploy/monitor --yes --fix", answers{}},
+		"create-volumes":            {"workloads", "create deployment/web --dry-run=server --fix", answers{}},
+		"create-helm":               {"workloads", "create deployment/vault --dry-run=client", answers{}},
+		"create-argo-cd":            {"workloads", "create deployment/wiki --dry-run=client", answers{}},
+		"create-flux":               {"workloads", "create deployment/chat --dry-run=client", answers{}},
+		"create-set":                {"workloads", "create sts/queue --dry-run=client", answers{}},
+		"create-yaml":               {"workloads", "create deployment/web --fencing=Lease --dry-run=client -o yaml", answers{}},
+		"create-hidden":             {"workloads", "create deployment/monitor --dry-run=client", answers{forbidden: []string{"list poddisruptionbudgets", "list horizontalpodautoscalers", "get persistentvolumes"}}},
 		"rollout-status-timeout":    {"clusters", "rollout status stc/cache --timeout=1ms", answers{}},
 		"rollout-history":           {"clusters", "rollout history stc/db", answers{}},
 		"check-clusters":            {"clusters", "check", answers{guards: guards}},
@@ -146,6 +157,17 @@ func TestLine(t *testing.T) {
 		"inject kyverno absent":    {"running", "inject -f testdata/manifests/deployment.yaml --context=staging", answers{}, "error: Deployment db: nothing would hold the new pod, although StatefulSingleton db selects the pod: Kyverno did not change the pod. Condition PolicyInstalled of StatefulSingleton db is True: a dry-run shows that ClusterPolicy stfs-prod-db-0123456789abcdef injects new pods. To check Kyverno and the guards, run: kubectl stfs check -n prod --context=staging"},
 		"inject rejected":          {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: reject}, "error: Deployment db: the API server rejects the new pod: admission webhook denied the request. Condition PolicyInstalled of StatefulSingleton db is True: a dry-run shows that ClusterPolicy stfs-prod-db-0123456789abcdef injects new pods. To check Kyverno and the guards, run: kubectl stfs check -n prod"},
 		"inject no pod":            {"running", "inject -f testdata/manifests/service.yaml", answers{}, "error: testdata/manifests/service.yaml contains neither a Pod nor an object with a pod template, for example a Deployment. Set -f to another file"},
+		"create other kind":        {"workloads", "create web", answers{}, `error: "web" is not a workload: use deployment/NAME or statefulset/NAME`},
+		"create unknown":           {"workloads", "create sts/web", answers{}, "error: StatefulSet web does not exist in namespace prod. The namespace has: queue, ring"},
+		"create unknown fencing":   {"workloads", "create deployment/web --fencing=lease", answers{}, `error: --fencing is "lease": use Kubelet or Lease`},
+		"create again":             {"workloads", "create deployment/db", answers{}, "error: StatefulSingleton prod/db selects the pods of Deployment db already. To show its state, run: kubectl stfs explain db -n prod"},
+		"create of several pods":   {"workloads", "create deployment/many", answers{}, "error: Deployment many has 3 replicas, and all of them run. Scale it to one, and back when the StatefulSingleton exists. Then one pod runs, and the others are spares: kubectl scale -n prod deployment/many --replicas=1"},
+		"create of several in set": {"workloads", "create statefulset/ring", answers{}, "error: StatefulSet ring has 3 replicas, and all of them run. For one writer among them, create a StatefulSetLock"},
+		"create for two":           {"workloads", "create deployment/wide", answers{}, "error: the selector app=many of Deployment wide also selects the pods of Deployment many, so only one pod of them all would run. Give the pods of each a label of their own"},
+		"create not fenceable":     {"workloads", "create deployment/vault --fencing=Lease", answers{}, "error: the Lease can fence no pod of Deployment vault, because container vault has a startupProbe. Change the pod template, or leave out --fencing"},
+		"create fix of a set":      {"workloads", "create statefulset/queue --fix", answers{}, "error: --fix changes the strategy of a Deployment, and StatefulSet queue deletes its pod before it creates the next one in any case. Leave out --fix"},
+		"create fix with Helm":     {"workloads", "create deployment/vault --fix", answers{}, "error: Deployment vault has maxSurge 0, and Helm release prod/secrets would undo a change of it: change the value of chart vault-1.2.3 that sets spec.strategy to {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}} (to find the value, run: helm get values --all secrets -n prod). Then run create without --fix"},
+		"create fix of a paused":   {"workloads", "create deployment/chat --fix --context=staging", answers{}, "error: --fix changes the strategy, and Deployment chat is paused. To resume the Deployment, run: kubectl rollout resume -n prod deployment/chat --context=staging"},
 		"rollout status":           {"clusters", "rollout status stc/db", answers{}, "StatefulCluster prod/db: all 3 pods are available"},
 		"rollout status waits":     {"clusters", "rollout status stc/cache --watch=false", answers{}, "StatefulCluster prod/cache: 1 of 3 pods have revision cache-2"},
 		"rollout status unseen":    {"clusters", "rollout status stc/new --watch=false", answers{}, "StatefulCluster prod/new: waits until the controller has seen the change"},
@@ -222,6 +244,54 @@ func TestRequests(t *testing.T) {
 			if got := annotations[v1.HandoverAnnotation] + annotations[v1.AttestAnnotation]; got != tc.wantValue {
 				t.Errorf("annotation %q, want %q", got, tc.wantValue)
 			}
+		})
+	}
+}
+
+// create writes only after a confirmation, and changes the strategy only with --fix.
+func TestCreate(t *testing.T) {
+	tests := map[string]struct {
+		line string
+		// typed is the input of the user. Empty: there is no terminal.
+		typed                   string
+		wantCreated, wantSurges bool
+		wantErr                 string
+	}{
+		"confirmed":          {"create deployment/monitor", "y\n", true, false, ""},
+		"not confirmed":      {"create deployment/monitor", "\n", false, false, "you did not confirm, so nothing was changed"},
+		"without a terminal": {"create deployment/monitor --fix", "", false, false, "create asks for confirmation, but standard input is not a terminal"},
+		"yes":                {"create deployment/monitor --yes", "", true, false, ""},
+		"fix":                {"create deployment/monitor --yes --fix", "", true, true, ""},
+		"fix, confirmed":     {"create deployment/monitor --fix", "yes\n", true, true, ""},
+		"fix, client":        {"create deployment/monitor --dry-run=client --fix", "", false, false, ""},
+		"fix, server":        {"create deployment/monitor --dry-run=server --fix", "", false, false, ""},
+		"not held":           {"create deployment/monitor --yes --fix", "", true, false, "StatefulSingleton prod/monitor is created, but after 1m0s new pods are not held: Kyverno does not answer. To show what to do, run: kubectl stfs explain monitor -n prod"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t, "workloads", answers{uninjected: name == "not held"})
+				s.commands.asks = func() bool { return tc.typed != "" }
+				s.in.WriteString(tc.typed)
+				err := s.run(t.Context(), tc.line)
+				if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.wantErr)) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				key := client.ObjectKey{Namespace: "prod", Name: "monitor"}
+				singleton, deployment := &v1.StatefulSingleton{}, &appsv1.Deployment{}
+				if created := s.Get(t.Context(), key, singleton) == nil; created != tc.wantCreated {
+					t.Errorf("created: %t, want %t", created, tc.wantCreated)
+				}
+				if tc.wantCreated && singleton.Spec.Selector.MatchLabels["app"] != "monitor" {
+					t.Errorf("selector %v", singleton.Spec.Selector)
+				}
+				if err := s.Get(t.Context(), key, deployment); err != nil {
+					t.Fatal(err)
+				}
+				if surges := handoff.CannotSurge(deployment) == ""; surges != tc.wantSurges {
+					t.Errorf("strategy %v, want surge: %t", deployment.Spec.Strategy, tc.wantSurges)
+				}
+			})
 		})
 	}
 }
@@ -310,6 +380,8 @@ func TestComplete(t *testing.T) {
 		"output":         {"several", "status -o ", "text\njson\nyaml\n:4\n"},
 		"namespaces":     {"several", "status -n ", "prod\nshop\n:4\n"},
 		"one namespace":  {"several", "explain db --namespace=s", "shop\n:4\n"},
+		"workloads":      {"workloads", "create deployment/w", "deployment/web\ndeployment/wide\ndeployment/wiki\n:4\n"},
+		"sets":           {"workloads", "create s", "statefulset/queue\nstatefulset/ring\n:4\n"},
 		"contexts":       {"several", "status --context ", "plain\nproduction\nstaging\n:4\n"},
 		"two contexts":   {"several", "explain db --context=p", "plain\nproduction\n:4\n"},
 	}

@@ -44,6 +44,8 @@ type answers struct {
 	forbidden []string
 	// admit changes or rejects a new pod. Nil: new pods do not change.
 	admit func(*corev1.Pod) error
+	// uninjected: Kyverno injects no pods.
+	uninjected bool
 	// kubernetes is the version of Kubernetes. Empty: a supported version.
 	kubernetes string
 	// unserved are the kinds that the API server does not serve.
@@ -79,7 +81,7 @@ func newStage(t *testing.T, world string, a answers) *stage {
 		scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &metav1.PartialObjectMetadataList{})
 	}
 	decoder := serializer.NewCodecFactory(scheme).UniversalDeserializer()
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(a.mapper()).WithInterceptorFuncs(a.funcs()).
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithReturnManagedFields().WithRESTMapper(a.mapper()).WithInterceptorFuncs(a.funcs()).
 		WithIndex(&v1.StatefulSetLock{}, observe.StatefulSetNameField, func(o client.Object) []string { return []string{o.(*v1.StatefulSetLock).Spec.StatefulSetName} })
 	for _, document := range documents(t, filepath.Join("testdata", "worlds", world+".yaml")) {
 		object, _, err := decoder.Decode(document, nil, nil)
@@ -207,6 +209,13 @@ func (a answers) funcs() interceptor.Funcs {
 				request := object.Spec.ResourceAttributes
 				object.Status.Allowed = a.allows(request.Verb, request.Resource) == nil
 				return nil
+			case *v1.StatefulSingleton:
+				// As the controller, at once.
+				is := metav1.Condition{Type: v1.ConditionPolicyInstalled, Status: metav1.ConditionTrue}
+				if a.uninjected {
+					is.Status, is.Message = metav1.ConditionFalse, "Kyverno does not answer"
+				}
+				object.Status.Conditions = append(object.Status.Conditions, is)
 			case *corev1.Pod:
 				if a.admit != nil {
 					if err := a.admit(object); err != nil {

@@ -32,15 +32,15 @@ func (d *decision) reportNodeClaims() {
 	d.status.NodeClaims = nil
 	for _, name := range slices.Compact(names) {
 		claim := d.Claims[name]
-		if claim == nil && slices.Contains(was, name) || claim != nil && forOneNode(claim.Spec.AccessModes) {
+		if claim == nil && slices.Contains(was, name) || claim != nil && ForOneNode(claim.Spec.AccessModes) {
 			d.status.NodeClaims = append(d.status.NodeClaims, name)
 		}
 	}
 	d.status.NodeClaims = d.status.NodeClaims[:min(len(d.status.NodeClaims), MaxNodeClaims)]
 }
 
-// forOneNode returns true if pods of one node, and only they, can mount a volume with the access modes beside each other.
-func forOneNode(modes []corev1.PersistentVolumeAccessMode) bool {
+// ForOneNode returns true if pods of one node, and only they, can mount a volume with the access modes beside each other.
+func ForOneNode(modes []corev1.PersistentVolumeAccessMode) bool {
 	others := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadOnlyMany, corev1.ReadWriteOncePod}
 	return slices.Contains(modes, corev1.ReadWriteOnce) && !slices.ContainsFunc(modes, func(m corev1.PersistentVolumeAccessMode) bool { return slices.Contains(others, m) })
 }

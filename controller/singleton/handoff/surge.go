@@ -23,6 +23,14 @@ func (d *decision) surging(pod *corev1.Pod) (deployment *appsv1.Deployment, why 
 	if deployment = d.deployment(pod); deployment == nil {
 		return nil, fmt.Sprintf("pod %s belongs to %s %s, and not to a Deployment", pod.Name, controller.Kind, controller.Name)
 	}
+	if why = CannotSurge(deployment); why != "" {
+		return nil, why
+	}
+	return deployment, ""
+}
+
+// CannotSurge returns why a rollout of the Deployment creates no pod before it deletes the old one. Empty: it does.
+func CannotSurge(deployment *appsv1.Deployment) (why string) {
 	spec := &deployment.Spec
 	replicas := int(ptr.Deref(spec.Replicas, 1))
 	surge, unavailable := 1, 0 // the defaults for one replica
@@ -42,9 +50,9 @@ func (d *decision) surging(pod *corev1.Pod) (deployment *appsv1.Deployment, why 
 	case unavailable >= replicas:
 		why = "stops the holder at once in a rollout, because its maxUnavailable is not below its replicas"
 	default:
-		return deployment, ""
+		return ""
 	}
-	return nil, fmt.Sprintf("Deployment %s %s", deployment.Name, why)
+	return fmt.Sprintf("Deployment %s %s", deployment.Name, why)
 }
 
 // resolve returns the number of pods for a count or a percentage, rounded as the Deployment controller does
@@ -84,13 +92,23 @@ func (d *decision) reportWarm() {
 
 // surgeHelp says how to make a Deployment create the next pod before it deletes the old one. Nil: the pods belong to no Deployment.
 func surgeHelp(deployment *appsv1.Deployment) string {
-	switch {
-	case deployment == nil:
+	if deployment == nil {
 		return ". Only a Deployment can create the next pod first"
-	case deployment.Spec.Paused:
-		return fmt.Sprintf(". To resume the Deployment, run: kubectl rollout resume -n %s deployment/%s", deployment.Namespace, deployment.Name)
 	}
-	return fmt.Sprintf(". To change that without a rollout, run: kubectl patch -n %s deployment %s --type=json -p "+
-		`'[{"op":"replace","path":"/spec/strategy","value":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":1,"maxUnavailable":0}}}]'`,
-		deployment.Namespace, deployment.Name)
+	to, command := SurgeCommand(deployment)
+	return fmt.Sprintf(". To %s, run: %s", to, command)
+}
+
+// SurgeCommand returns a command, and what it is for: a rollout of the Deployment then creates the next pod before it deletes the old
+// one.
+func SurgeCommand(deployment *appsv1.Deployment) (to, command string) {
+	if deployment.Spec.Paused {
+		return "resume the Deployment", fmt.Sprintf("kubectl rollout resume -n %s deployment/%s", deployment.Namespace, deployment.Name)
+	}
+	return "change that without a rollout", fmt.Sprintf("kubectl patch -n %s deployment %s --type=json -p '%s'", deployment.Namespace, deployment.Name, SurgePatch())
+}
+
+// SurgePatch returns the JSON patch of SurgeCommand for a Deployment that is not paused.
+func SurgePatch() []byte {
+	return []byte(`[{"op":"replace","path":"/spec/strategy","value":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":1,"maxUnavailable":0}}}]`)
 }
