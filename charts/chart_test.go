@@ -159,6 +159,8 @@ func TestRights(t *testing.T) {
 			"everywhere roles.rbac.authorization.k8s.io":                "create delete get list patch update watch",
 			"everywhere rolebindings.rbac.authorization.k8s.io":         "create delete get list patch update watch",
 			"everywhere persistentvolumeclaims":                         "get",
+			"everywhere persistentvolumes":                              "get",
+			"everywhere volumeattachments.storage.k8s.io":               "get",
 			"everywhere events.events.k8s.io":                           "create patch",
 			"everywhere clusterpolicies.kyverno.io":                     "create delete get list patch watch",
 			"everywhere namespacedmutatingpolicies.policies.kyverno.io": "delete get list patch watch",

@@ -300,28 +300,31 @@ func (r *reading) others(ctx context.Context, live bool, singleton *v1.StatefulS
 // relatedObjects reads the other objects of the Snapshot concurrently. No proof rests on the nodes from the cache.
 func (r *reading) relatedObjects(ctx context.Context, s *handoff.Snapshot) error {
 	namespace, want := s.Singleton.Namespace, wantedFor(s)
-	reads, ctx := errgroup.WithContext(ctx)
+	reads, readContext := errgroup.WithContext(ctx)
 	var statefulSets map[string]*appsv1.StatefulSet
 	var replicaSets map[string]*appsv1.ReplicaSet
 	var deployments map[string]*appsv1.Deployment
-	into(ctx, reads, r, r.Live, "", want.nodes, &s.Nodes)
-	into(ctx, reads, r, r.Client, "", want.cachedNodes, &s.CachedNodes)
-	into(ctx, reads, r, r.Live, namespace, want.claims, &s.Claims)
-	into(ctx, reads, r, r.Live, namespace, want.statefulSets, &statefulSets)
+	into(readContext, reads, r, r.Live, "", want.nodes, &s.Nodes)
+	into(readContext, reads, r, r.Client, "", want.cachedNodes, &s.CachedNodes)
+	into(readContext, reads, r, r.Live, namespace, want.claims, &s.Claims)
+	into(readContext, reads, r, r.Live, namespace, want.statefulSets, &statefulSets)
 	reads.Go(func() (err error) {
-		if replicaSets, err = named[appsv1.ReplicaSet](ctx, r, r.Live, namespace, want.replicaSets); err != nil {
+		if replicaSets, err = named[appsv1.ReplicaSet](readContext, r, r.Live, namespace, want.replicaSets); err != nil {
 			return err
 		}
 		owners := sets.New[string]()
 		for _, rs := range replicaSets {
 			owners.Insert(ownerName(rs, owner.Deployment))
 		}
-		deployments, err = named[appsv1.Deployment](ctx, r, r.Live, namespace, owners)
+		deployments, err = named[appsv1.Deployment](readContext, r, r.Live, namespace, owners)
 		return err
 	})
 	err := reads.Wait()
 	s.StatefulSets, s.ReplicaSets, s.Deployments = byUID(statefulSets), byUID(replicaSets), byUID(deployments)
-	return err
+	if err != nil {
+		return err
+	}
+	return r.attachments(ctx, s)
 }
 
 // into starts a read of the objects by name.

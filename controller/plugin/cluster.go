@@ -12,6 +12,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -216,11 +217,11 @@ func assumeReady(s *handoff.Snapshot) {
 	}
 }
 
-// hiding reports a node or a Lease as not found if the user cannot read nodes or Leases. Many users have access to one namespace
+// hiding reports a node, a volume or a Lease as not found if the user cannot read such objects. Many users have access to one namespace
 // only, and ClusterRole view does not include Leases.
 type hiding struct {
 	client.Reader
-	nodes, leases atomic.Bool
+	nodes, volumes, leases atomic.Bool
 }
 
 func (r *hiding) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -232,6 +233,9 @@ func (r *hiding) Get(ctx context.Context, key client.ObjectKey, object client.Ob
 	case *corev1.Node:
 		r.nodes.Store(true)
 		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+	case *corev1.PersistentVolume, *storagev1.VolumeAttachment:
+		r.volumes.Store(true)
+		return apierrors.NewNotFound(corev1.Resource("persistentvolumes"), key.Name)
 	case *coordinationv1.Lease:
 		r.leases.Store(true)
 		return apierrors.NewNotFound(coordinationv1.Resource("leases"), key.Name)
@@ -244,6 +248,9 @@ func (r *hiding) hidden() string {
 	var all []string
 	if r.nodes.Load() {
 		all = append(all, "nodes")
+	}
+	if r.volumes.Load() {
+		all = append(all, "PersistentVolumes")
 	}
 	if r.leases.Load() {
 		all = append(all, "Leases")

@@ -369,6 +369,9 @@ type Transition struct {
 	// FromUID is the UID of the old holder.
 	// +optional
 	FromUID types.UID `json:"fromUID,omitempty"`
+	// FromNode is the node of the old holder.
+	// +optional
+	FromNode string `json:"fromNode,omitempty"`
 	// To is the name of the new holder. Empty until the new holder is recorded.
 	// +optional
 	To string `json:"to,omitempty"`
@@ -455,6 +458,12 @@ type StatefulSingletonStatus struct {
 	// +optional
 	// +listType=atomic
 	NodeClaims []string `json:"nodeClaims,omitempty"`
+	// AttachSeconds is how long the volumes of nodeClaims took to follow to another node the
+	// last time: from the proof of termination of the old pod until the next pod had mounted
+	// its volumes. Another drain will take about as long. The field is absent before the first
+	// such handoff.
+	// +optional
+	AttachSeconds *int32 `json:"attachSeconds,omitempty"`
 	// ActiveBarrier is the ConfigMap of the holder's barriers. Empty: the holder has no
 	// barrier. A new pod with the same ConfigMap is rejected, because nothing would hold it.
 	// +optional

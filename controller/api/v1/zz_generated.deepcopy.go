@@ -753,6 +753,11 @@ func (in *StatefulSingletonStatus) DeepCopyInto(out *StatefulSingletonStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.AttachSeconds != nil {
+		in, out := &in.AttachSeconds, &out.AttachSeconds
+		*out = new(int32)
+		**out = **in
+	}
 	if in.TransitionTimestamp != nil {
 		in, out := &in.TransitionTimestamp, &out.TransitionTimestamp
 		*out = (*in).DeepCopy()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -260,7 +261,7 @@ func injectedFor(pod *corev1.Pod, singleton *v1.StatefulSingleton) bool {
 func waitsFor(pod *ClassifiedPod) string {
 	if pod.Spec.NodeName == "" {
 		if c := proof.Condition(pod.Pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-			return "can't be scheduled: " + c.Message
+			return "can't be scheduled: " + c.Message + zoneHelp(c.Message)
 		}
 		return "is not scheduled yet"
 	}
@@ -293,6 +294,15 @@ func waitsFor(pod *ClassifiedPod) string {
 		}
 	}
 	return ""
+}
+
+// zoneHelp says what to do if the scheduler rejects nodes that the volumes of a pod cannot reach. Such nodes have this reason in
+// k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding.ErrReasonNodeConflict. Empty: it does not.
+func zoneHelp(message string) string {
+	if !strings.Contains(message, "PersistentVolume's node affinity") && !strings.Contains(message, "volume node affinity conflict") {
+		return ""
+	}
+	return " A volume of the pod exists only in one zone or on one node: uncordon or add a node there"
 }
 
 func initDone(c *corev1.Container, status *corev1.ContainerStatus) bool {

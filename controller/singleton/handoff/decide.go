@@ -175,7 +175,7 @@ func (d *decision) warm() *ClassifiedPod {
 // succeed moves the record on from a holder that has terminated.
 func (d *decision) succeed(proof v1.Proof) {
 	now := metav1.NewMicroTime(d.now)
-	t := &v1.Transition{From: d.status.ActivePod, FromUID: d.status.ActivePodUID, Cause: d.cause(), Proof: proof, Started: d.begun(), Terminated: &now}
+	t := &v1.Transition{From: d.status.ActivePod, FromUID: d.status.ActivePodUID, FromNode: d.status.ActiveNode, Cause: d.cause(), Proof: proof, Started: d.begun(), Terminated: &now}
 	next := d.warm()
 	switch {
 	case d.overlap == "" && len(d.unrecorded) == 1:
@@ -229,6 +229,7 @@ func (d *decision) nextTransition() *v1.Transition {
 // release records the pod as the holder and signals it.
 func (d *decision) release(pod *ClassifiedPod, t *v1.Transition) {
 	t.To = pod.Name
+	d.measureAttach(pod.Pod, t)
 	d.status.ActivePod, d.status.ActivePodUID, d.status.LastTransition = pod.Name, pod.UID, t
 	d.status.Epoch++
 	d.standbys = slices.DeleteFunc(d.standbys, func(s *ClassifiedPod) bool { return s == pod })

@@ -84,10 +84,9 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 				return fmt.Sprintf("claim %s is ReadWriteOncePod", claim.Name)
 			}
 		case slices.Contains(modes, corev1.ReadWriteMany) || slices.Contains(modes, corev1.ReadOnlyMany):
-		case pod.Spec.NodeName != "" && pod.Spec.NodeName != d.holder.Spec.NodeName &&
-			!proof.IsTrue(pod, corev1.PodReadyToStartContainers) &&
-			scheduled != nil && d.left(attachPatience, proof.ChangedAt(pod, scheduled, d.now)) == 0:
-			return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s", claim.Name, d.holder.Spec.NodeName)
+		case lacksVolumes(pod, d.holder.Pod) &&
+			(d.Attached[claim.Name] || scheduled != nil && d.left(attachPatience, proof.ChangedAt(pod, scheduled, d.now)) == 0):
+			return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s%s", claim.Name, d.holder.Spec.NodeName, d.attachHelp())
 		}
 	}
 	return ""

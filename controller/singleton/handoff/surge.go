@@ -87,7 +87,11 @@ func (d *decision) reportWarm() {
 			fmt.Sprintf("%s, so the old pod stops before the next one is created%s", why, surgeHelp(d.deployment(active.Pod))))
 		return
 	}
-	d.setCondition(v1.ConditionWarm, true, ownerSurges, fmt.Sprintf("pod %s runs until the pod of the next rollout is warm", active.Name))
+	message := fmt.Sprintf("pod %s runs until the pod of the next rollout is warm", active.Name)
+	if len(d.status.NodeClaims) > 0 {
+		message += fmt.Sprintf(". In a drain, it stops first if claim %s must be attached to another node%s", d.status.NodeClaims[0], d.attachHelp())
+	}
+	d.setCondition(v1.ConditionWarm, true, ownerSurges, message)
 }
 
 // surgeHelp says how to make a Deployment create the next pod before it deletes the old one. Nil: the pods belong to no Deployment.

@@ -34,6 +34,7 @@ func TestDecideRetiresOnlyForAWarmStandby(t *testing.T) {
 		"barrier waits":                         {atBarrier(), ""},
 		"bound, nothing reported":               {standby().On(node1), "container status-sidecar has not started"},
 		"not bound":                             {standby(), "is not scheduled yet"},
+		"can't be scheduled in the zone":        {standby().Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "1 node(s) didn't match PersistentVolume's node affinity."), "can't be scheduled: 1 node(s) didn't match PersistentVolume's node affinity. A volume of the pod exists only in one zone or on one node: uncordon or add a node there"},
 		"can't be scheduled":                    {standby().Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available"), "can't be scheduled: 0/2 nodes are available"},
 		"ImagePullBackOff":                      {standby().Warm().State("app", waiting("ImagePullBackOff", "no such image")), "container app waits: ImagePullBackOff: no such image"},
 		"ErrImagePull at barrier":               {atBarrier().State("app", waiting("ErrImagePull", "")), "container app waits: ErrImagePull"},
@@ -156,6 +157,31 @@ func TestDecideGoesCold(t *testing.T) {
 			}
 			if diff := cmp.Diff(wantSteps, plan.Steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// If the volume is attached to the node of the holder, waiting cannot help a standby on another node.
+func TestDecideGoesColdAtOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		attached string
+		want     handoff.Outcome
+	}{
+		"attached to the node of the holder": {"data", handoff.RetiringCold},
+		"not known":                          {"", handoff.StandbyNotWarm},
+		"another claim is":                   {"other", handoff.StandbyNotWarm},
+	} {
+		t.Run(name, func(t *testing.T) {
+			standby := MakePod("db-2").Injected().Claim("data").On(node2).State("app", waiting("ContainerCreating", "")).Revision(2)
+			standby.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now) // it is scheduled now
+			s := MakeSnapshot(MakePod("db-1").Injected().Claim("data").Holding().Revision(1), standby).Holder("db-1").Claim("data", corev1.ReadWriteOnce)
+			if claims, node := s.ClaimsElsewhere(); !slices.Equal(claims, []string{"data"}) || node != node1 {
+				t.Errorf("claims %v of node %s", claims, node)
+			}
+			s.Attached = map[string]bool{tc.attached: true}
+			if plan := handoff.Decide(s.Snapshot, now); plan.Outcome != tc.want {
+				t.Errorf("outcome %s, message %q, want %s", plan.Outcome, plan.Status.Message, tc.want)
 			}
 		})
 	}
