@@ -173,12 +173,18 @@ chainsaw = chainsaw=$$($(cluster) tools chainsaw); PATH="$$chainsaw:$$PATH" $(in
 
 .PHONY: cases-alone
 cases-alone: install plugin example-images ## Run the cases that need the cluster alone
-	$(chainsaw) $@ --selector alone --parallel 1
+	$(chainsaw) $@ --selector 'alone,!disk' --parallel 1
 
 .PHONY: cases-together
 cases-together: install plugin example-images
 	$(in_cluster) go test -count=1 -tags cluster -run '^Test(Shared)?OnCluster$$' ./policies
-	$(chainsaw) $@ --selector '!alone'
+	$(chainsaw) $@ --selector '!alone,!disk'
+
+.PHONY: volumes
+volumes: own-cluster install plugin ## Run the cases with disks that attach to one node, on a CSI driver that is built and installed for them
+	chainsaw=$$($(cluster) tools chainsaw); PATH="$$chainsaw:$$PATH" $(in_cluster) chainsaw-tests/scripts/disks.sh bash -c '\
+		chainsaw-tests/scripts/cases.sh $@ --selector disk; \
+		go -C chainsaw-tests test -v -count=1 -timeout 15m -tags cluster,disk -run "^TestNodeKilledWithDisk$$" ./faults'
 
 .PHONY: pages
 pages: install plugin example-images ## Run the commands of the pages in docs

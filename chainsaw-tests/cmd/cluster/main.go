@@ -326,7 +326,7 @@ func toolsCommand() *cobra.Command {
 		Use:   "tools [NAME]",
 		Short: "Build the missing binaries of a cluster, or those of one tool, and print their directory",
 		Example: `  KUBEBUILDER_ASSETS=$(cluster tools) go test ./controller/...
-  $(cluster tools controller-gen)/controller-gen --help   # one of the tools that no cluster needs: chainsaw, controller-gen, kwok`,
+  $(cluster tools controller-gen)/controller-gen --help   # one of the tools that no cluster needs: chainsaw, controller-gen, kwok, csi`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			source, err := openTools(strings.Join(args, ""))

@@ -54,6 +54,7 @@ var toolModules = []toolModule{
 	{name: "chainsaw", main: "github.com/kyverno/chainsaw", extra: true},
 	{name: "controller-gen", main: "sigs.k8s.io/controller-tools", extra: true},
 	{name: "kwok", main: "sigs.k8s.io/kwok", extra: true},
+	{name: "csi", extra: true},
 }
 
 // build is the build of one toolModule.
