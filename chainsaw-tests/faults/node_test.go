@@ -201,6 +201,19 @@ func awaitEnd(t *testing.T, a application) {
 	}))
 }
 
+// awaitNotReady waits until Kubernetes has noticed that the node is lost.
+func awaitNotReady(t *testing.T, node string) {
+	t.Helper()
+	must(t, world.Await(t.Context(), node+" is noticed", func(ctx context.Context) error {
+		n := &corev1.Node{}
+		err := w.Get(ctx, types.NamespacedName{Name: node}, n)
+		if err == nil && world.NodeReady(n) {
+			err = errors.New("it is called Ready")
+		}
+		return err
+	}))
+}
+
 // taint adds the taint to the node, and removes it at the end of the test.
 func taint(t *testing.T, node, taint string) {
 	t.Helper()
@@ -254,14 +267,7 @@ func TestNodeKilled(t *testing.T) {
 	wantGap(t, expires, leaseDuration)
 	standby(t, attested)
 	standby(t, outOfService)
-	must(t, world.Await(t.Context(), node+" is noticed", func(ctx context.Context) error {
-		n := &corev1.Node{}
-		err := w.Get(ctx, types.NamespacedName{Name: node}, n)
-		if err == nil && world.NodeReady(n) {
-			err = errors.New("it is called Ready")
-		}
-		return err
-	}))
+	awaitNotReady(t, node)
 	awaitSuccessor(t, c, lost)
 	wantClaims(t, c, "data-db-0", "data-db-1", "data-db-2", "data-db-3")
 	wantStays(t, a, attested)
