@@ -181,8 +181,8 @@ cases-together: install plugin example-images
 	$(chainsaw) $@ --selector '!alone,!disk'
 
 .PHONY: volumes
-volumes: own-cluster install plugin ## Run the cases with disks that attach to one node, on a CSI driver that is built and installed for them
-	chainsaw=$$($(cluster) tools chainsaw); PATH="$$chainsaw:$$PATH" $(in_cluster) chainsaw-tests/scripts/disks.sh bash -c '\
+volumes: own-cluster install plugin ## Test disks that attach to one node at a time, with a CSI driver that is built and installed for it
+	chainsaw=$$($(cluster) tools chainsaw); PATH="$$chainsaw:$$PATH" $(in_cluster) chainsaw-tests/scripts/disks.sh bash -ec ' \
 		chainsaw-tests/scripts/cases.sh $@ --selector disk; \
 		go -C chainsaw-tests test -v -count=1 -timeout 15m -tags cluster,disk -run "^TestNodeKilledWithDisk$$" ./faults'
 

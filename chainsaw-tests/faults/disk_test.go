@@ -15,7 +15,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/chainsaw-tests/fixture/world"
 )
 
-// A node is lost with a fenced holder and its disk. The Lease expires, but Kubernetes does not detach the disk from a node that does
+// A node is lost with a fenced active pod and its disk. The Lease expires, but Kubernetes does not detach the disk from a node that does
 // not answer, so the next pod waits on another node until a person states that the machine is off.
 func TestNodeKilledWithDisk(t *testing.T) {
 	alone(t)
@@ -44,7 +44,7 @@ func TestNodeKilledWithDisk(t *testing.T) {
 	wantAttached(t, s, otherNode(node))
 }
 
-// mountDisk adds a disk to the pods, and waits until the next holder has mounted it.
+// mountDisk adds a disk to the pods, and waits until the next active pod has mounted it.
 func mountDisk(t *testing.T, s *world.Singleton) {
 	t.Helper()
 	must(t, w.Create(t.Context(), &corev1.PersistentVolumeClaim{
