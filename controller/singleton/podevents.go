@@ -19,9 +19,11 @@ import (
 )
 
 const (
-	// coalesceDelay is how long after an event that is not urgent the singleton is reconciled. A pod that warms up
-	// causes many events, and one reconcile handles all of them.
+	// coalesceDelay is how long after an event that is not urgent the singleton is reconciled.
 	coalesceDelay = 2 * time.Second
+	// warmUpDelay is the same for events of a standby. A pod that warms up causes several events, and one reconcile handles those that
+	// follow each other at once. The last of them is the one that the handoff waits for.
+	warmUpDelay = 300 * time.Millisecond
 	// terminationDelay is the delay after the deletion of a pod, and while the singleton only waits for the holder to
 	// terminate: the typical duration.
 	terminationDelay = 4 * time.Second
@@ -82,7 +84,7 @@ func (r *Reconciler) priorityFor(ctx context.Context, key types.NamespacedName, 
 	case itsHolder:
 		return priorityqueue.AddOpts{Priority: new(urgent)}
 	case stays:
-		return priorityqueue.AddOpts{After: coalesceDelay}
+		return priorityqueue.AddOpts{After: warmUpDelay}
 	case singleton.Status.ActivePodUID != "" && !hasFencing(pod) && r.hasProtectedStandby(ctx, singleton, pod):
 		return priorityqueue.AddOpts{After: terminationDelay}
 	}

@@ -117,10 +117,10 @@ func TestPodEvents(t *testing.T) {
 		// want is empty if the event enqueues no singleton.
 		want urgency
 	}{
-		"a standby is created":                                  {holder: pod("db-1"), event: created(pod("db-2")), want: later},
-		"a standby changes":                                     {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), want: later},
-		"a standby is terminating":                              {holder: pod("db-1"), event: updated(pod("db-2", going), pod("db-2", going)), want: later},
-		"a standby is removed":                                  {holder: pod("db-1"), event: deleted(pod("db-2", going)), want: later},
+		"a standby is created":                                  {holder: pod("db-1"), event: created(pod("db-2")), want: soon},
+		"a standby changes":                                     {holder: pod("db-1"), event: updated(pod("db-2"), pod("db-2")), want: soon},
+		"a standby is terminating":                              {holder: pod("db-1"), event: updated(pod("db-2", going), pod("db-2", going)), want: soon},
+		"a standby is removed":                                  {holder: pod("db-1"), event: deleted(pod("db-2", going)), want: soon},
 		"a standby changes while the holder is terminating":     {holder: pod("db-1", going), event: updated(pod("db-2"), pod("db-2")), want: first},
 		"a standby changes after the holder is removed":         {event: updated(pod("db-2"), pod("db-2")), want: first},
 		"a standby is created while another standby is warm":    {holder: pod("db-1", going), protected: pod("db-3", protected), event: created(pod("db-2")), want: later},
