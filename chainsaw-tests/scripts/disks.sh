@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs a command while the local cluster has the CSI driver csi-disk, with storage class disk. Usage: disks.sh COMMAND...
 set -euo pipefail
+command -v mkfs.xfs >/dev/null || apt-get install --yes --no-install-recommends xfsprogs
 programs=$(dirname "$(readlink -f "$(cluster tools csi)/csi-disk")")
 driver=$(sed "s|PROGRAMS|$programs|; s|IMAGE|$APP_IMAGE|" "$(dirname "$0")/../cases/disks/driver.yaml")
 remove() {

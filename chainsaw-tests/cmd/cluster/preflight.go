@@ -25,7 +25,6 @@ var systemPrograms = map[string]string{
 	"iptables":   "iptables", // the CNI's portmap plugin
 	"curl":       "curl",     // commands of docs/monitoring.md
 	"mount":      "mount",    // kubelet
-	"mkfs.xfs":   "xfsprogs", // make volumes
 	"nsenter":    "util-linux",
 	"ptp":        "containernetworking-plugins",
 	"host-local": "containernetworking-plugins",
