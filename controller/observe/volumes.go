@@ -12,7 +12,7 @@ import (
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
-// attachments reads which of ClaimsElsewhere have a volume that is attached to the node of the holder. Few handoffs need these reads.
+// attachments reads which of ClaimsElsewhere have a volume that is attached to that node. Few handoffs need these reads.
 func (r *reading) attachments(ctx context.Context, s *handoff.Snapshot) error {
 	names, node := s.ClaimsElsewhere()
 	volumes := sets.New[string]()

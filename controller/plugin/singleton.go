@@ -184,7 +184,7 @@ func (s view) aboutLostNode(uid types.UID) []help {
 	}
 	return []help{
 		{"show since when node " + node.Name + " does not answer", s.in.kubectl("describe node %s", node.Name)},
-		{"state that node " + node.Name + " is off, after you made sure that the node is off", handoff.TaintCommand(node) + s.in.where},
+		{"state that node " + node.Name + " is off, after you made sure that the node is off", handoff.TaintCommand(node.Name) + s.in.where},
 	}
 }
 

@@ -84,7 +84,7 @@ func wantTransition(t *testing.T, s *v1.StatefulSingleton, want v1.Transition) {
 	if (got.FromUID == "") != (got.From == "") {
 		t.Errorf("lastTransition is from %q with uid %q", got.From, got.FromUID)
 	}
-	times := cmpopts.IgnoreFields(v1.Transition{}, "FromUID", "Started", "Terminated", "Signalled", "Ready", "GapMilliseconds")
+	times := cmpopts.IgnoreFields(v1.Transition{}, "FromUID", "FromNode", "Started", "Terminated", "Signalled", "Ready", "GapMilliseconds")
 	if diff := cmp.Diff(want, *got, times); diff != "" {
 		t.Errorf("lastTransition (-want +got):\n%s", diff)
 	}

@@ -144,7 +144,7 @@ func (d *decision) withoutHolder() {
 		d.roll(d.rollsLost(lost.Pod), lost.Pod)
 	case len(d.standbys) > 0 && next == nil:
 		d.needsPerson = d.standbys[0].needsPerson
-		d.found(WarmingUp, "pod %s %s", d.standbys[0].Name, d.standbys[0].WaitsFor)
+		d.found(WarmingUp, "pod %s %s%s", d.standbys[0].Name, d.standbys[0].WaitsFor, d.moving(d.standbys[0].Pod))
 		d.adviseReplacement(d.standbys[0], d.standbys[0].nodeProblem)
 	case next != nil && d.leaseBlocks(next):
 		d.awaitLease(next)

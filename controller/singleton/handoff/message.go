@@ -236,7 +236,7 @@ func (s Snapshot) attestHelp(pod *corev1.Pod) string {
 // exist.
 func (s Snapshot) lostNodeHelp(pod *corev1.Pod) string {
 	if node := s.LostNode(pod); node != nil {
-		return "If node " + node.Name + " is off, run: " + TaintCommand(node)
+		return "If node " + node.Name + " is off, run: " + TaintCommand(node.Name)
 	}
 	return "If " + s.attestHelp(pod)
 }
@@ -249,7 +249,7 @@ func (s Snapshot) stoppingHelp(pod *ClassifiedPod, now time.Time) string {
 	case node == nil:
 		return fmt.Sprintf(", but its node %s does not exist any more, and nothing proves that the pod has ended: %s", pod.Spec.NodeName, attest)
 	case !proof.NodeReady(node):
-		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that the pod has ended. If node %s is off, run: %s; %s", node.Name, node.Name, TaintCommand(node), attest)
+		return fmt.Sprintf(", but its node %s does not answer, and nothing proves that the pod has ended. If node %s is off, run: %s; %s", node.Name, node.Name, TaintCommand(node.Name), attest)
 	case proof.Terminal(pod.Pod) && first(containers, lost) != "":
 		return fmt.Sprintf(", but its kubelet could not locate container %s (ContainerStatusUnknown), and nothing proves that the container has ended. Look for its processes on node %s; %s",
 			first(containers, lost), node.Name, attest)
@@ -283,8 +283,8 @@ func (s Snapshot) LostNode(pod *corev1.Pod) *corev1.Node {
 }
 
 // TaintCommand returns the command with which a person states that the node is off.
-func TaintCommand(node *corev1.Node) string {
-	return fmt.Sprintf("kubectl taint node %s %s=nodeshutdown:NoExecute", node.Name, corev1.TaintNodeOutOfService)
+func TaintCommand(node string) string {
+	return fmt.Sprintf("kubectl taint node %s %s=nodeshutdown:NoExecute", node, corev1.TaintNodeOutOfService)
 }
 
 // notReady says why a pod is not Ready. A container that failed is the cause: the containers that end after it, for example the

@@ -50,27 +50,48 @@ func ForOneNode(modes []corev1.PersistentVolumeAccessMode) bool {
 	return slices.Contains(modes, corev1.ReadWriteOnce) && !slices.ContainsFunc(modes, func(m corev1.PersistentVolumeAccessMode) bool { return slices.Contains(others, m) })
 }
 
-// lacksVolumes returns true if the pod is bound to another node than the holder, and has not mounted its volumes.
-func lacksVolumes(pod, holder *corev1.Pod) bool {
-	return pod.Spec.NodeName != "" && pod.Spec.NodeName != holder.Spec.NodeName && !proof.IsTrue(pod, corev1.PodReadyToStartContainers)
+// lacksVolumes returns true if the pod is bound to another node, and has not mounted its volumes.
+func lacksVolumes(pod *corev1.Pod, node string) bool {
+	return pod.Spec.NodeName != "" && pod.Spec.NodeName != node && !proof.IsTrue(pod, corev1.PodReadyToStartContainers)
 }
 
-// ClaimsElsewhere returns the claims of the holder for which a pod on another node may wait until the holder has terminated, and the node
-// of the holder.
+// ClaimsElsewhere returns the claims whose volumes a pod may have to wait for, because they are for one node, and that node: of the holder,
+// or of the last one if no pod has taken over yet.
 func (s Snapshot) ClaimsElsewhere() (names []string, node string) {
-	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == s.Singleton.Status.ActivePodUID })
-	if i < 0 || proof.Going(&s.Pods[i]) {
+	record := s.Singleton.Status
+	switch i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.UID == record.ActivePodUID }); {
+	case i >= 0:
+		node = s.Pods[i].Spec.NodeName
+	case record.ActivePodUID == "" && record.LastTransition != nil && record.LastTransition.To == "":
+		node = record.LastTransition.FromNode
+	}
+	if node == "" {
 		return nil, ""
 	}
-	holder := &s.Pods[i]
-	for _, name := range ClaimsOf(holder) {
-		if claim := s.Claims[name]; claim != nil && ForOneNode(claim.Spec.AccessModes) && slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool {
-			return !proof.Going(&pod) && mounts(&pod, name) && lacksVolumes(&pod, holder)
-		}) {
-			names = append(names, name)
+	for i := range s.Pods {
+		if pod := &s.Pods[i]; !proof.Going(pod) && lacksVolumes(pod, node) {
+			names = append(names, ClaimsOf(pod)...)
 		}
 	}
-	return names, holder.Spec.NodeName
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool {
+		return s.Claims[name] == nil || !ForOneNode(s.Claims[name].Spec.AccessModes)
+	}), node
+}
+
+// moving says that a volume of the pod is still attached to the node of the last holder, and what to do if that node may be lost. Empty:
+// it is not known.
+func (d *decision) moving(pod *corev1.Pod) string {
+	claims, node := d.ClaimsElsewhere()
+	i := slices.IndexFunc(claims, func(name string) bool { return d.Attached[name] && mounts(pod, name) })
+	if i < 0 {
+		return ""
+	}
+	text := fmt.Sprintf("; the volume of claim %s is still attached to node %s", claims[i], node)
+	if given := d.status.LastTransition.Proof; given == v1.ProofLeaseExpired || given == v1.ProofAttested {
+		return fmt.Sprintf("%s, and Kubernetes detaches it only when that node answers. If node %s is off, run: %s", text, node, TaintCommand(node))
+	}
+	return text + d.attachHelp()
 }
 
 // measureAttach records how long the volumes of the next holder took to follow from the node of the old one. The volumes of a lost node

@@ -84,7 +84,7 @@ func (d *decision) waitsForHolder(pod *corev1.Pod) string {
 				return fmt.Sprintf("claim %s is ReadWriteOncePod", claim.Name)
 			}
 		case slices.Contains(modes, corev1.ReadWriteMany) || slices.Contains(modes, corev1.ReadOnlyMany):
-		case lacksVolumes(pod, d.holder.Pod) &&
+		case lacksVolumes(pod, d.holder.Spec.NodeName) &&
 			(d.Attached[claim.Name] || scheduled != nil && d.left(attachPatience, proof.ChangedAt(pod, scheduled, d.now)) == 0):
 			return fmt.Sprintf("claim %s is ReadWriteOnce and attached to node %s%s", claim.Name, d.holder.Spec.NodeName, d.attachHelp())
 		}

@@ -43,7 +43,7 @@ type Snapshot struct {
 	CachedNodes map[string]*corev1.Node
 	// Claims are the PersistentVolumeClaims of the pods, by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
-	// Attached are those of ClaimsElsewhere whose volumes are attached to the node of the holder, by name.
+	// Attached are those of ClaimsElsewhere whose volumes are attached to that node, by name.
 	Attached map[string]bool
 	// Lease fences pods. It was read after the singleton.
 	Lease leases.Observed
