@@ -14,4 +14,5 @@ trap remove EXIT
 kubectl apply -f - <<<"$driver"
 kubectl rollout status -n csi-disk daemonset/node --timeout=1m
 kubectl rollout status -n csi-disk deployment/controller --timeout=1m
+kubectl wait csinode --all --for=jsonpath='{.spec.drivers[*].name}'=disk.csi.test --timeout=3m
 "$@"

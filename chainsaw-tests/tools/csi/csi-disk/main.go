@@ -12,6 +12,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -46,13 +47,16 @@ func main() {
 	root := flag.String("root", "/host", "root of the node, with the programs that mount")
 	flag.Parse()
 	log.SetFlags(log.Ltime | log.Lmicroseconds)
-	if err := d.serve(*root, *registry); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := d.serve(ctx, *root, *registry); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// serve serves CSI, and on a node the registration with the kubelet too.
-func (d *driver) serve(root, registry string) error {
+// serve serves CSI, and on a node the registration with the kubelet too, until ctx ends. Then it removes its sockets: a kubelet that finds
+// one that nobody serves waits for two minutes before it looks again.
+func (d *driver) serve(ctx context.Context, root, registry string) error {
 	if err := syscall.Chroot(root); err != nil {
 		return fmt.Errorf("enter the node's root %s: %w", root, err)
 	}
@@ -79,7 +83,13 @@ func (d *driver) serve(root, registry string) error {
 		}
 		go func() { ended <- server.Serve(listener) }()
 	}
-	return <-ended
+	defer server.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // logged logs how long each change of a disk took.
