@@ -12,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -324,7 +325,10 @@ func (r *reading) relatedObjects(ctx context.Context, s *handoff.Snapshot) error
 	if err != nil {
 		return err
 	}
-	return r.attachments(ctx, s)
+	if err := r.attachments(ctx, s); err != nil && !apierrors.IsForbidden(err) { // a role of an earlier version does not allow it
+		return fmt.Errorf("read the volumes of the claims: %w", err)
+	}
+	return nil
 }
 
 // into starts a read of the objects by name.
@@ -341,10 +345,14 @@ type wanted struct{ replicaSets, statefulSets, nodes, cachedNodes, claims sets.S
 
 func wantedFor(s *handoff.Snapshot) wanted {
 	w := wanted{sets.New[string](), sets.New[string](), sets.New[string](), sets.New[string](), sets.New[string]()}
+	last := s.Singleton.Status.LastTransition
+	moves := s.Singleton.Status.ActivePodUID == "" && last != nil && last.To == "" // the next pod may wait for the volumes of the last one
+	if moves {
+		w.cachedNodes.Insert(last.FromNode)
+	}
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		going, holds, onlyPod := proof.Going(pod), pod.UID == s.Singleton.Status.ActivePodUID, len(s.Pods) < 2
-		last := s.Singleton.Status.LastTransition
 		lost := last != nil && pod.UID == last.FromUID // if its Lease has expired, its Deployment may have to be rolled
 		if going || holds && !proof.IsTrue(pod, corev1.PodReady) {
 			w.nodes.Insert(pod.Spec.NodeName)
@@ -357,7 +365,7 @@ func wantedFor(s *handoff.Snapshot) wanted {
 			w.statefulSets.Insert(ownerName(pod, owner.StatefulSet))
 		}
 		switch claims := handoff.ClaimsOf(pod); {
-		case going || !onlyPod:
+		case going || !onlyPod || moves:
 			w.claims.Insert(claims...)
 		case holds: // for status.nodeClaims
 			w.claims.Insert(claims[:min(len(claims), handoff.MaxNodeClaims)]...)

@@ -27,7 +27,8 @@ func (r *reading) attachments(ctx context.Context, s *handoff.Snapshot) error {
 	for _, name := range names {
 		claim := s.Claims[name]
 		volume := found[claim.Spec.VolumeName]
-		if volume == nil || volume.Spec.CSI == nil || volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.UID != claim.UID {
+		if volume == nil || volume.Spec.CSI == nil || volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.UID != claim.UID ||
+			!handoff.ForOneNode(volume.Spec.AccessModes) { // Kubernetes attaches such a volume to several nodes
 			continue
 		}
 		attachment := attachmentName(volume.Spec.CSI, node)

@@ -37,6 +37,9 @@ func TestAttachments(t *testing.T) {
 		"a volume without a driver": {func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, _ *storagev1.VolumeAttachment, _ *corev1.Pod) {
 			v.Spec.CSI = nil
 		}, nil},
+		"a volume for several nodes": {func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, _ *storagev1.VolumeAttachment, _ *corev1.Pod) {
+			v.Spec.AccessModes = append(v.Spec.AccessModes, corev1.ReadWriteMany)
+		}, nil},
 		"a claim without a volume": {func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume, _ *storagev1.VolumeAttachment, _ *corev1.Pod) {
 			c.Spec.VolumeName = ""
 		}, nil},
@@ -55,6 +58,7 @@ func TestAttachments(t *testing.T) {
 			driver := &corev1.CSIPersistentVolumeSource{Driver: "disk.example.com", VolumeHandle: "vol-1"}
 			volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
 				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: driver}, ClaimRef: &corev1.ObjectReference{UID: claim.UID},
+				AccessModes: claim.Spec.AccessModes,
 			}}
 			attachment := &storagev1.VolumeAttachment{
 				ObjectMeta: metav1.ObjectMeta{Name: attachmentName(driver, node)},
@@ -86,5 +90,16 @@ func podWithClaim(name, node string) corev1.Pod {
 		Spec: corev1.PodSpec{NodeName: node, Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
 		}}}},
+	}
+}
+
+// When the last pod is gone, its node and the claims of the only pod are read too.
+func TestWantsTheVolumesOfTheLastPod(t *testing.T) {
+	s := &handoff.Snapshot{
+		Singleton: &v1.StatefulSingleton{Status: v1.StatefulSingletonStatus{LastTransition: &v1.Transition{FromNode: "node-1"}}},
+		Pods:      []corev1.Pod{podWithClaim("db-2", "node-2")},
+	}
+	if w := wantedFor(s); !w.claims.Has("data") || !w.cachedNodes.Has("node-1") {
+		t.Errorf("claims %v, nodes %v", w.claims, w.cachedNodes)
 	}
 }

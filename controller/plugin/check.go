@@ -217,10 +217,13 @@ var permissions = []commandPermissions{
 		{"policy", "poddisruptionbudgets", []string{"list"}},
 	}},
 	{"create", []permission{
-		{v1.GroupVersion.Group, "statefulsingletons", []string{"create", "list"}},
-		{"apps", "deployments", []string{"get", "list"}},
+		{v1.GroupVersion.Group, "statefulsingletons", []string{"create", "get", "list"}},
+		{"apps", "deployments", []string{"get", "list", "patch"}},
 		{"apps", "statefulsets", []string{"get", "list"}},
 		{"apps", "daemonsets", []string{"list"}},
+		{"apps", "replicasets", []string{"list"}},
+		{"batch", "cronjobs", []string{"list"}},
+		{"batch", "jobs", []string{"list"}},
 	}},
 	{"inject", []permission{{"", "pods", []string{"create"}}}},
 	{"rollout", []permission{

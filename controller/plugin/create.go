@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -151,29 +152,38 @@ func (c commands) confirm(singleton *v1.StatefulSingleton, fix []byte) error {
 // write creates the singleton, waits until its policy is installed, and then applies the JSON patch to the workload, unless it is nil.
 // Before the policy is installed, a rollout that creates the next pod first could run two pods.
 func (c *cluster) write(ctx context.Context, w *workload, singleton *v1.StatefulSingleton, fix []byte, dryRun string) error {
-	var creates []client.CreateOption
-	var patches []client.PatchOption
-	switch dryRun {
-	case "client":
+	if dryRun == "client" {
 		return nil
-	case "server":
-		creates, patches = append(creates, client.DryRunAll), append(patches, client.DryRunAll)
 	}
-	if err := c.Create(ctx, singleton, creates...); err != nil {
-		return fmt.Errorf("create StatefulSingleton %s: %w", fullName(singleton), err)
-	}
-	if dryRun == "none" {
-		if err := c.awaitPolicy(ctx, singleton); err != nil {
-			return err
+	patch := func(options ...client.PatchOption) error {
+		if fix == nil {
+			return nil
 		}
+		return c.Patch(ctx, w.Object.DeepCopyObject().(client.Object), client.RawPatch(types.JSONPatchType, fix), options...)
 	}
-	if fix == nil {
+	if err := patch(client.DryRunAll); err != nil {
+		return fmt.Errorf("nothing is created, because the strategy of %s cannot be changed: %w", w, err)
+	}
+	var options []client.CreateOption
+	if dryRun == "server" {
+		options = append(options, client.DryRunAll)
+	}
+	if err := c.Create(ctx, singleton, options...); err != nil || dryRun == "server" {
+		return err
+	}
+	err := c.awaitPolicy(ctx, singleton)
+	if err == nil {
+		err = patch()
+	}
+	if err == nil {
 		return nil
 	}
-	if err := c.Patch(ctx, w.Object, client.RawPatch(types.JSONPatchType, fix), patches...); err != nil {
-		return fmt.Errorf("StatefulSingleton %s is created, but the strategy of %s did not change: %w", fullName(singleton), w, err)
+	undone := ""
+	if fix != nil {
+		undone = fmt.Sprintf(" The strategy of %s did not change. %s", w, w.surgeHelp(c))
 	}
-	return nil
+	return fmt.Errorf("StatefulSingleton %s is created, but %w. To show what to do, run: %s.%s",
+		fullName(singleton), err, c.kubectl("stfs explain %s -n %s", singleton.Name, singleton.Namespace), undone)
 }
 
 // awaitPolicy waits until new pods of the singleton are held.
@@ -189,9 +199,8 @@ func (c *cluster) awaitPolicy(ctx context.Context, singleton *v1.StatefulSinglet
 		}
 		return is != nil && is.Status == metav1.ConditionTrue, nil
 	})
-	if wait.Interrupted(err) {
-		return fmt.Errorf("StatefulSingleton %s is created, but after %s new pods are not held: %s. To show what to do, run: %s",
-			fullName(singleton), installPatience, message, c.kubectl("stfs explain %s -n %s", singleton.Name, singleton.Namespace))
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		return fmt.Errorf("after %s new pods are not held: %s", installPatience, message)
 	}
 	return err
 }
@@ -233,8 +242,21 @@ func (c *cluster) refuse(ctx context.Context, w *workload, singleton *v1.Statefu
 		return err
 	}
 	for i := range singletons.Items {
-		if s := &singletons.Items[i]; selects(s, w.pod()) {
+		s := &singletons.Items[i]
+		if s.Name == w.GetName() && !selects(s, w.pod()) {
+			return fmt.Errorf("StatefulSingleton %s exists, and selects other pods. Print a manifest with --dry-run=client -o yaml from a namespace without it, and change its name", fullName(s))
+		}
+		if selects(s, w.pod()) {
 			return fmt.Errorf("StatefulSingleton %s selects the pods of %s already. To show its state, run: %s", fullName(s), w, c.kubectl("stfs explain %s -n %s", s.Name, s.Namespace))
+		}
+	}
+	if w.deployment == nil {
+		var locks v1.StatefulSetLockList
+		if err := c.List(ctx, &locks, client.InNamespace(w.GetNamespace())); err != nil && !meta.IsNoMatchError(err) {
+			return err
+		}
+		if i := slices.IndexFunc(locks.Items, func(l v1.StatefulSetLock) bool { return l.Spec.StatefulSetName == w.GetName() }); i >= 0 {
+			return fmt.Errorf("StatefulSetLock %s grants one pod of %s to write, so a StatefulSingleton would hold the others", fullName(&locks.Items[i]), w)
 		}
 	}
 	if w.replicas > 1 {
@@ -244,7 +266,10 @@ func (c *cluster) refuse(ctx context.Context, w *workload, singleton *v1.Statefu
 		return fmt.Errorf("%s has %d replicas, and all of them run. Scale it to one, and back when the StatefulSingleton exists. Then one pod runs, and the others are spares: %s",
 			w, w.replicas, c.kubectl("scale -n %s deployment/%s --replicas=1", w.GetNamespace(), w.GetName()))
 	}
-	if problem := w.notFenceable(); singleton.Spec.Fencing == v1.FencingLease && problem != "" {
+	if d := w.deployment; d != nil && (d.Status.ObservedGeneration < d.Generation || d.Status.Replicas != d.Status.UpdatedReplicas || ptr.Deref(d.Status.TerminatingReplicas, 0) > 0) {
+		return fmt.Errorf("a rollout of %s is in progress, and two of its pods may run. To wait for its end, run: %s", w, c.kubectl("rollout status -n %s deployment/%s", w.GetNamespace(), w.GetName()))
+	}
+	if problem := w.notFenceable(singleton); singleton.Spec.Fencing == v1.FencingLease && problem != "" {
 		return fmt.Errorf("the Lease can fence no pod of %s, because %s. Change the pod template, or leave out --fencing", w, problem)
 	}
 	others, err := c.otherWorkloads(ctx, w, singleton)

@@ -31,7 +31,7 @@ func (c commands) injectCommand() *cobra.Command {
 		Short: "Show how Kyverno would change a new pod, and what would hold each container",
 		Long: `inject creates pods in a dry-run of the API server. The dry-run includes Kyverno and the guards, and stores nothing.
 FILE is a file, a directory, a URL, or - for standard input, as in kubectl apply. FILE contains Pods, or objects with
-a pod template: a Deployment, StatefulSet, ReplicaSet or Job. inject shows what would hold each container. With
+a pod template: a Deployment, StatefulSet, ReplicaSet, Job or CronJob. inject shows what would hold each container. With
 -o yaml, it prints the changed pod.
 
 If a pod would not be held, inject prints the reason, and the exit code is 1.`,
@@ -121,7 +121,11 @@ func podIn(object *unstructured.Unstructured) (pod *corev1.Pod, from string, err
 			return nil, "", err
 		}
 	} else {
-		content, _, _ := unstructured.NestedMap(object.Object, "spec", "template") // nil if the object has no pod template
+		fields := []string{"spec", "template"}
+		if object.GetKind() == "CronJob" {
+			fields = []string{"spec", "jobTemplate", "spec", "template"}
+		}
+		content, _, _ := unstructured.NestedMap(object.Object, fields...) // nil if the object has no pod template
 		var template corev1.PodTemplateSpec
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &template); err != nil {
 			return nil, "", err

@@ -112,6 +112,8 @@ func TestOutput(t *testing.T) {
 		"create-helm":               {"workloads", "create deployment/vault --dry-run=client", answers{}},
 		"create-argo-cd":            {"workloads", "create deployment/wiki --dry-run=client", answers{}},
 		"create-flux":               {"workloads", "create deployment/chat --dry-run=client", answers{}},
+		"create-operator":           {"workloads", "create deployment/search --dry-run=client", answers{}},
+		"create-forged":             {"workloads", "create deployment/forged --dry-run=client", answers{}},
 		"create-set":                {"workloads", "create sts/queue --dry-run=client", answers{}},
 		"create-yaml":               {"workloads", "create deployment/web --fencing=Lease --dry-run=client -o yaml", answers{}},
 		"create-hidden":             {"workloads", "create deployment/monitor --dry-run=client", answers{forbidden: []string{"list poddisruptionbudgets", "list horizontalpodautoscalers", "get persistentvolumes"}}},
@@ -165,6 +167,9 @@ func TestLine(t *testing.T) {
 		"create of several in set": {"workloads", "create statefulset/ring", answers{}, "error: StatefulSet ring has 3 replicas, and all of them run. For one writer among them, create a StatefulSetLock"},
 		"create for two":           {"workloads", "create deployment/wide", answers{}, "error: the selector app=many of Deployment wide also selects the pods of Deployment many, so only one pod of them all would run. Give the pods of each a label of their own"},
 		"create not fenceable":     {"workloads", "create deployment/vault --fencing=Lease", answers{}, "error: the Lease can fence no pod of Deployment vault, because container vault has a startupProbe. Change the pod template, or leave out --fencing"},
+		"create in a rollout":      {"workloads", "create deployment/rolling", answers{}, "error: a rollout of Deployment rolling is in progress, and two of its pods may run. To wait for its end, run: kubectl rollout status -n prod deployment/rolling"},
+		"create beside a CronJob":  {"workloads", "create deployment/billing", answers{}, "error: the selector app=billing of Deployment billing also selects the pods of CronJob report, so only one pod of them all would run. Give the pods of each a label of their own"},
+		"create beside a lock":     {"locks", "create statefulset/postgres", answers{}, "error: StatefulSetLock prod/postgres grants one pod of StatefulSet postgres to write, so a StatefulSingleton would hold the others"},
 		"create fix of a set":      {"workloads", "create statefulset/queue --fix", answers{}, "error: --fix changes the strategy of a Deployment, and StatefulSet queue deletes its pod before it creates the next one in any case. Leave out --fix"},
 		"create fix with Helm":     {"workloads", "create deployment/vault --fix", answers{}, "error: Deployment vault has maxSurge 0, and Helm release prod/secrets would undo a change of it: change the value of chart vault-1.2.3 that sets spec.strategy to {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}} (to find the value, run: helm get values --all secrets -n prod). Then run create without --fix"},
 		"create fix of a paused":   {"workloads", "create deployment/chat --fix --context=staging", answers{}, "error: --fix changes the strategy, and Deployment chat is paused. To resume the Deployment, run: kubectl rollout resume -n prod deployment/chat --context=staging"},
@@ -265,7 +270,7 @@ func TestCreate(t *testing.T) {
 		"fix, confirmed":     {"create deployment/monitor --fix", "yes\n", true, true, ""},
 		"fix, client":        {"create deployment/monitor --dry-run=client --fix", "", false, false, ""},
 		"fix, server":        {"create deployment/monitor --dry-run=server --fix", "", false, false, ""},
-		"not held":           {"create deployment/monitor --yes --fix", "", true, false, "StatefulSingleton prod/monitor is created, but after 1m0s new pods are not held: Kyverno does not answer. To show what to do, run: kubectl stfs explain monitor -n prod"},
+		"not held":           {"create deployment/monitor --yes --fix", "", true, false, "StatefulSingleton prod/monitor is created, but after 1m0s new pods are not held: Kyverno does not answer. To show what to do, run: kubectl stfs explain monitor -n prod. The strategy of Deployment monitor did not change. To change that without a rollout, run: "},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

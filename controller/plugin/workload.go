@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -18,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -92,23 +95,46 @@ func (w *workload) singleton(fencing v1.Fencing) (*v1.StatefulSingleton, error) 
 	if fencing != v1.FencingKubelet {
 		singleton.Spec.Fencing = fencing
 	}
+	singleton.Spec.HoldInitContainers = slices.ContainsFunc(w.template.Spec.InitContainers, w.sharesData)
 	return singleton, json.Unmarshal(data, &singleton.Spec.Selector)
+}
+
+// sharesData returns true if the init container mounts a claim. In a standby, it would run while the active pod writes.
+func (w *workload) sharesData(c corev1.Container) bool {
+	return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return slices.ContainsFunc(w.claims, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == m.Name }) ||
+			slices.ContainsFunc(w.template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name && v.PersistentVolumeClaim != nil })
+	})
+}
+
+// held returns the containers that the singleton holds.
+func (w *workload) held(singleton *v1.StatefulSingleton) []corev1.Container {
+	if singleton.Spec.HoldInitContainers {
+		return slices.Concat(w.template.Spec.InitContainers, w.template.Spec.Containers)
+	}
+	return w.template.Spec.Containers
 }
 
 // otherWorkloads returns the other workloads with pods that the singleton selects.
 func (c *cluster) otherWorkloads(ctx context.Context, w *workload, singleton *v1.StatefulSingleton) (others []string, err error) {
-	for _, kind := range []string{"DaemonSet", "Deployment", "StatefulSet"} {
+	for _, kind := range []schema.GroupVersionKind{
+		appsv1.SchemeGroupVersion.WithKind("DaemonSet"), appsv1.SchemeGroupVersion.WithKind("Deployment"), appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+		appsv1.SchemeGroupVersion.WithKind("StatefulSet"), batchv1.SchemeGroupVersion.WithKind("CronJob"), batchv1.SchemeGroupVersion.WithKind("Job"),
+	} {
 		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(kind + "List"))
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		if err := c.List(ctx, list, client.InNamespace(w.GetNamespace())); err != nil {
 			return nil, err
 		}
 		for i := range list.Items {
-			pod, from, err := podIn(&list.Items[i])
+			o := &list.Items[i]
+			pod, from, err := podIn(o)
 			if err != nil {
 				return nil, err
 			}
-			if list.Items[i].GetUID() != w.GetUID() && pod != nil && selects(singleton, pod) {
+			owned := metav1.GetControllerOf(o) != nil && (kind.Kind == "ReplicaSet" || kind.Kind == "Job")
+			_, ended, _ := unstructured.NestedString(o.Object, "status", "completionTime")
+			if o.GetUID() != w.GetUID() && !owned && !ended && pod != nil && selects(singleton, pod) {
 				others = append(others, from)
 			}
 		}
@@ -122,11 +148,14 @@ func (c *cluster) report(ctx context.Context, w *workload, singleton *v1.Statefu
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("StatefulSingleton %s holds the pods of %s, which have the labels %s.\n\n%s", fullName(singleton), w, metav1.FormatLabelSelector(w.selector), heldInWords(w.pod()))
+	text := fmt.Sprintf("StatefulSingleton %s holds the pods of %s, which have the labels %s.\n\n%s", fullName(singleton), w, metav1.FormatLabelSelector(w.selector), heldInWords(w.pod(), singleton.Spec.HoldInitContainers))
 	if volumes != "" {
 		text += "\n" + volumes
 	}
 	notes := []string{c.rolloutNote(w, fixed)}
+	if singleton.Spec.HoldInitContainers {
+		notes = append(notes, "An init container mounts a claim, so spec.holdInitContainers is true: all init containers run after the old pod has terminated, and handoffs include their time. If they may run beside the active pod, remove the field.")
+	}
 	notes = append(notes, w.probeNotes()...)
 	others, err := c.otherNotes(ctx, w)
 	if err != nil {
@@ -140,8 +169,7 @@ func (c *cluster) report(ctx context.Context, w *workload, singleton *v1.Statefu
 }
 
 // heldInWords describes how each container of a new pod will be held, and why so.
-func heldInWords(pod *corev1.Pod) string {
-	shared := injected.NotFenceable(pod)
+func heldInWords(pod *corev1.Pod, holdsInit bool) string {
 	return columns(func(row func(cells ...string)) {
 		row("CONTAINER", "KIND", "HELD BY", "BECAUSE")
 		for i := range pod.Spec.InitContainers {
@@ -150,21 +178,29 @@ func heldInWords(pod *corev1.Pod) string {
 			if ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
 				kind = "sidecar"
 			}
-			row(c.Name, kind, "-", "it also runs in a standby, unless spec.containers names it")
+			if !holdsInit {
+				row(c.Name, kind, "-", "it mounts no claim, so it also runs in a standby")
+				continue
+			}
+			by, why := heldBy(pod, c)
+			row(c.Name, kind, by, why)
 		}
 		for i := range pod.Spec.Containers {
-			c := &pod.Spec.Containers[i]
-			why := injected.NotWrappable(c)
-			switch {
-			case why != "":
-				row(c.Name, "regular", "barrier", "the container "+why)
-			case sharesProcesses(pod):
-				row(c.Name, "regular", "barrier", shared)
-			default:
-				row(c.Name, "regular", "wrapper", "the container has a command")
-			}
+			by, why := heldBy(pod, &pod.Spec.Containers[i])
+			row(pod.Spec.Containers[i].Name, "regular", by, why)
 		}
 	})
+}
+
+// heldBy returns what will hold the container, and why.
+func heldBy(pod *corev1.Pod, c *corev1.Container) (by, why string) {
+	switch why := injected.NotWrappable(c); {
+	case why != "":
+		return "barrier", "the container " + why
+	case sharesProcesses(pod):
+		return "barrier", injected.NotFenceable(pod)
+	}
+	return "wrapper", "the container has a command"
 }
 
 func sharesProcesses(pod *corev1.Pod) bool {
@@ -179,7 +215,7 @@ func (c *cluster) rolloutNote(w *workload, fixed bool) string {
 	why := handoff.CannotSurge(w.deployment)
 	switch {
 	case why == "":
-		return fmt.Sprintf("Rollouts of %s create the next pod before they stop the old one.", w)
+		return fmt.Sprintf("Rollouts of %s create the next pod before they stop the old one. It is warm if its volumes are.", w)
 	case fixed:
 		return fmt.Sprintf("%s. --fix changes that: rollouts then create the next pod before they stop the old one.", why)
 	}
@@ -214,10 +250,10 @@ func (w *workload) probeNotes() (notes []string) {
 }
 
 // notFenceable returns why a Lease cannot fence the pods of the workload. Empty: it can.
-func (w *workload) notFenceable() string {
-	for i := range w.template.Spec.Containers {
-		if c := &w.template.Spec.Containers[i]; injected.NotWrappable(c) != "" {
-			return fmt.Sprintf("container %s %s", c.Name, injected.NotWrappable(c))
+func (w *workload) notFenceable(singleton *v1.StatefulSingleton) string {
+	for _, c := range w.held(singleton) {
+		if why := injected.NotWrappable(&c); why != "" {
+			return fmt.Sprintf("container %s %s", c.Name, why)
 		}
 	}
 	return injected.NotFenceable(w.pod())
@@ -272,15 +308,18 @@ func managerOf(d *appsv1.Deployment) manager {
 	inValues := fmt.Sprintf("change the value of chart %s that sets spec.strategy to %s", cmp.Or(l["helm.sh/chart"], "(see the label helm.sh/chart)"), strategyYAML)
 	setter := strategySetter(d)
 	application, _, tracked := strings.Cut(a["argocd.argoproj.io/tracking-id"], ":")
+	owner := metav1.GetControllerOf(d)
 	switch {
+	case owner != nil:
+		return manager{owner.Kind + " " + owner.Name, inSource + "that object, if it has such a field", true}
 	case tracked || strings.HasPrefix(setter, "argocd"):
-		return manager{"Argo CD", inSource + "the source of Application " + cmp.Or(application, l["app.kubernetes.io/instance"]), true}
+		return manager{"Argo CD", inSource + "the source of Application " + named(cmp.Or(application, l["app.kubernetes.io/instance"])), true}
 	case l[flux+"name"] != "":
 		return manager{fmt.Sprintf("HelmRelease %s/%s of Flux", l[flux+"namespace"], l[flux+"name"]), inValues + " in the HelmRelease", true}
 	case l[kustomize+"name"] != "":
 		return manager{fmt.Sprintf("Kustomization %s/%s of Flux", l[kustomize+"namespace"], l[kustomize+"name"]), inSource + "its source", true}
 	case a["meta.helm.sh/release-name"] != "":
-		name, namespace := a["meta.helm.sh/release-name"], a["meta.helm.sh/release-namespace"]
+		name, namespace := named(a["meta.helm.sh/release-name"]), named(a["meta.helm.sh/release-namespace"])
 		return manager{fmt.Sprintf("Helm release %s/%s", namespace, name), fmt.Sprintf("%s (to find the value, run: helm get values --all %s -n %s)", inValues, name, namespace), true}
 	case setter == "" || setter == "kubectl-edit" || setter == "kubectl-patch" || setter == "kubectl-create":
 		return manager{}
@@ -288,6 +327,14 @@ func managerOf(d *appsv1.Deployment) manager {
 		return manager{"A manifest that was applied with kubectl", inSource + "that manifest", false}
 	}
 	return manager{fmt.Sprintf("Field manager %s", setter), inSource + "what it applies", false}
+}
+
+// named returns a name in an annotation that anybody can write, or a placeholder if it is no name.
+func named(text string) string {
+	if len(validation.IsDNS1123Subdomain(text)) > 0 {
+		return "NAME"
+	}
+	return text
 }
 
 // strategySetter returns the field manager that wrote the type of the strategy last. Empty: nobody is known.
@@ -327,6 +374,11 @@ func (c *cluster) volumesInWords(ctx context.Context, w *workload) (string, erro
 			rows = append(rows, []string{v.Name, "each pod has its own", "warm", "warm"})
 		case v.NFS != nil:
 			rows = append(rows, []string{v.Name, "NFS", "warm", "warm"})
+		}
+	}
+	if w.deployment == nil {
+		for i := range rows {
+			rows[i][2], rows[i][3] = "cold", "cold"
 		}
 	}
 	for i := range w.claims {
@@ -397,6 +449,8 @@ func (c *cluster) elsewhere(ctx context.Context, claim *corev1.PersistentVolumeC
 		return "", err
 	case ptr.Deref(driver.Spec.AttachRequired, true):
 		return "cold", nil
+	case volume.Spec.NodeAffinity != nil:
+		return "warm, if another node can reach the volume", nil
 	}
 	return "warm", nil
 }

@@ -459,9 +459,9 @@ type StatefulSingletonStatus struct {
 	// +listType=atomic
 	NodeClaims []string `json:"nodeClaims,omitempty"`
 	// AttachSeconds is how long the volumes of nodeClaims took to follow to another node the
-	// last time: from the proof of termination of the old pod until the next pod had mounted
-	// its volumes. Another drain will take about as long. The field is absent before the first
-	// such handoff.
+	// last time: from the proof of termination of the old pod, or the scheduling of the next pod
+	// if that was later, until the next pod had mounted its volumes. Another drain will take
+	// about as long. The field is absent before the first such handoff.
 	// +optional
 	AttachSeconds *int32 `json:"attachSeconds,omitempty"`
 	// ActiveBarrier is the ConfigMap of the holder's barriers. Empty: the holder has no

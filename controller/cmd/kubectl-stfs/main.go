@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/printers"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // all authentication providers of a kubeconfig, as in kubectl
 
 	"github.com/statefulsingleton/statefulsingleton/controller/plugin"
@@ -22,7 +23,7 @@ func main() {
 	defer stop()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	if err := plugin.NewCommand(version, streams).ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
+		_ = printers.WriteEscaped(os.Stderr, fmt.Sprintf("error: %v\n", err)) // the cluster may have sent parts of it
 		os.Exit(1)
 	}
 }

@@ -88,7 +88,7 @@ func (d *decision) moving(pod *corev1.Pod) string {
 		return ""
 	}
 	text := fmt.Sprintf("; the volume of claim %s is still attached to node %s", claims[i], node)
-	if given := d.status.LastTransition.Proof; given == v1.ProofLeaseExpired || given == v1.ProofAttested {
+	if lost := d.CachedNodes[node]; lost == nil || !proof.NodeReady(lost) {
 		return fmt.Sprintf("%s, and Kubernetes detaches it only when that node answers. If node %s is off, run: %s", text, node, TaintCommand(node))
 	}
 	return text + d.attachHelp()

@@ -37,7 +37,8 @@ type Snapshot struct {
 	// Nodes are the nodes of terminating and ended pods, and of a holder that is not Ready, by name. They are
 	// live reads.
 	Nodes map[string]*corev1.Node
-	// CachedNodes are the nodes of pods that are neither terminating nor ended, by name, from the cache. They
+	// CachedNodes are the nodes of pods that are neither terminating nor ended, and of the last holder while there is none, by name, from the
+	// cache. They
 	// show drains, and nodes that cannot start a standby: a standby whose node is missing here or is not Ready is
 	// not chosen. No proof rests on them.
 	CachedNodes map[string]*corev1.Node

@@ -190,18 +190,19 @@ func TestDecideGoesColdAtOnce(t *testing.T) {
 // While the volume is still attached to the node of the last holder, the message names both, and says what to do if that node may be lost.
 func TestDecideNamesTheAttachedVolume(t *testing.T) {
 	for name, tc := range map[string]struct {
-		given    v1.Proof
+		ready    corev1.ConditionStatus
 		attached bool
 		want     string
 	}{
-		"the node may be lost":   {v1.ProofLeaseExpired, true, "; the volume of claim data is still attached to node node-1, and Kubernetes detaches it only when that node answers. If node node-1 is off, run: kubectl taint node node-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"},
-		"the kubelet reported":   {v1.ProofKubeletReported, true, "; the volume of claim data is still attached to node node-1. The last time, its volumes took 7 s to follow to another node"},
-		"it is detached already": {v1.ProofKubeletReported, false, ""},
+		"the node is lost":       {corev1.ConditionUnknown, true, "; the volume of claim data is still attached to node node-1, and Kubernetes detaches it only when that node answers. If node node-1 is off, run: kubectl taint node node-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"},
+		"the node is Ready":      {corev1.ConditionTrue, true, "; the volume of claim data is still attached to node node-1. The last time, its volumes took 7 s to follow to another node"},
+		"it is detached already": {corev1.ConditionTrue, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := MakeSnapshot(MakePod("db-2").Injected().Claim("data").On(node2).State("app", waiting("ContainerCreating", ""))).Claim("data", corev1.ReadWriteOnce)
 			s.Singleton.Status.AttachSeconds = new(int32(7))
-			s.Singleton.Status.LastTransition = &v1.Transition{From: "db-1", FromNode: node1, Cause: v1.CauseRollout, Proof: tc.given, Terminated: microTime(now)}
+			s.Singleton.Status.LastTransition = &v1.Transition{From: "db-1", FromNode: node1, Cause: v1.CauseRollout, Proof: v1.ProofLeaseExpired, Terminated: microTime(now)}
+			s.Node(node1, tc.ready)
 			s.Attached = map[string]bool{"data": tc.attached}
 			plan := handoff.Decide(s.Snapshot, now)
 			if want := "pod db-2 init container status-sidecar has not started" + tc.want; plan.Outcome != handoff.WarmingUp || plan.Status.Message != want {
