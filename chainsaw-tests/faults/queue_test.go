@@ -291,11 +291,25 @@ func TestQueuePrograms(t *testing.T) {
 			must(t, s.Roll(t.Context()))
 			must(t, s.AwaitHolder(t.Context(), 2))
 			awaitQueue(t, s, metav1.ConditionTrue, "PortsKnown")
+			awaitOnlyPod(t, s)
 			deletePod(t, holder(t, s), nil)
 			must(t, s.AwaitHolder(t.Context(), 3))
 			c.wantNoneFailed(t)
 		})
 	}
+}
+
+// awaitOnlyPod waits until the old pod is gone. While it is terminating and no pod is Ready, Services send clients to it, although its
+// application has ended.
+func awaitOnlyPod(t *testing.T, s *world.Singleton) {
+	t.Helper()
+	must(t, world.Await(t.Context(), "the old pod is gone", func(ctx context.Context) error {
+		pods, err := s.Pods(ctx)
+		if err == nil && len(pods) > 1 {
+			err = fmt.Errorf("there are %d pods", len(pods))
+		}
+		return err
+	}))
 }
 
 // askValkey opens a connection, and expects an answer to a command.
