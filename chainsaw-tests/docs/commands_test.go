@@ -109,16 +109,16 @@ func TestIndexIsComplete(t *testing.T) {
 
 // Each example has a README, whose commands the case chainsaw-tests/cases/examples/examples runs.
 func TestEachExampleIsRun(t *testing.T) {
-	examples, err := filepath.Glob("../examples/*")
+	examples, err := filepath.Glob("../examples/*/README.md")
 	if err != nil || len(examples) == 0 {
 		t.Fatalf("examples: %v, %v", examples, err)
 	}
 	var want []string
-	for _, example := range examples {
-		want = append(want, filepath.Base(example))
-		apply := "\nkubectl apply -f examples/" + filepath.Base(example) + "\n"
-		if !strings.Contains(read(t, filepath.Join(example, "README.md")), apply) {
-			t.Errorf("%s/README.md does not say %q", example, apply)
+	for _, page := range examples {
+		example := filepath.Base(filepath.Dir(page))
+		want = append(want, example)
+		if apply := "\nkubectl apply -f examples/" + example + "\n"; !strings.Contains(read(t, page), apply) {
+			t.Errorf("%s does not say %q", page, apply)
 		}
 	}
 	var test struct {
@@ -153,7 +153,7 @@ func pages(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = append(all, "../README.md", "../charts/statefulsingleton/README.md")
+	all = append(all, "../README.md", "../examples/README.md", "../charts/statefulsingleton/README.md")
 	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(path) == ".md" {
 			all = append(all, path)
