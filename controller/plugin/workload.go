@@ -311,7 +311,7 @@ func managerOf(d *appsv1.Deployment) manager {
 	owner := metav1.GetControllerOf(d)
 	switch {
 	case owner != nil:
-		return manager{owner.Kind + " " + owner.Name, inSource + "that object, if it has such a field", true}
+		return manager{named(strings.ToLower(owner.Kind)) + "/" + named(owner.Name), inSource + "that object, if it has such a field", true}
 	case tracked || strings.HasPrefix(setter, "argocd"):
 		return manager{"Argo CD", inSource + "the source of Application " + named(cmp.Or(application, l["app.kubernetes.io/instance"])), true}
 	case l[flux+"name"] != "":
@@ -329,7 +329,8 @@ func managerOf(d *appsv1.Deployment) manager {
 	return manager{fmt.Sprintf("Field manager %s", setter), inSource + "what it applies", false}
 }
 
-// named returns a name in an annotation that anybody can write, or a placeholder if it is no name.
+// named returns the text if it is a name, and otherwise the word NAME. Annotations and owner references can have any text, which must not
+// become part of a printed command.
 func named(text string) string {
 	if len(validation.IsDNS1123Subdomain(text)) > 0 {
 		return "NAME"
