@@ -70,7 +70,7 @@ func (e *execution) step(ctx context.Context, step handoff.Step) error {
 	case handoff.WriteLease:
 		return e.writeLease(ctx, step)
 	case handoff.Demote:
-		return e.setConditions(ctx, step.Pod, step.Version, unreleased(), standsBy, notReady)
+		return client.IgnoreNotFound(e.setConditions(ctx, step.Pod, step.Version, unreleased(), standsBy, notReady))
 	case handoff.Nudge:
 		return e.patchPod(ctx, step.Pod, "", apply.Object{
 			"annotations": apply.Object{v1.NudgeAnnotation: strconv.FormatInt(step.Epoch, 10)},
@@ -206,7 +206,7 @@ func unreleased() apply.Object {
 	}
 }
 
-// holds and standsBy are the conditions of the readiness gate of a holder, and of a holder that is a standby again.
+// holds and standsBy are the conditions of the readiness gate of a holder, and of a pod that is not.
 // notReady removes the pod from Services at once. Its kubelet would do that too, but may be unreachable. The node
 // controller does it only after --node-monitor-grace-period.
 var (
@@ -214,7 +214,7 @@ var (
 		Type: v1.ReadyCondition, Status: corev1.ConditionTrue, Reason: v1.ReadyReasonHolds, Message: "the pod is the holder",
 	}
 	standsBy = corev1.PodCondition{
-		Type: v1.ReadyCondition, Status: corev1.ConditionFalse, Reason: v1.ReadyReasonStandby, Message: "the pod has lost the Lease",
+		Type: v1.ReadyCondition, Status: corev1.ConditionFalse, Reason: v1.ReadyReasonStandby, Message: "the pod is not the holder",
 	}
 	notReady = corev1.PodCondition{
 		Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: readinessGatesNotReady, Message: standsBy.Message,

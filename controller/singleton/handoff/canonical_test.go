@@ -47,7 +47,7 @@ func (m *model) forget(c *controllerState) {
 		if s.conditional {
 			asked |= 1 << s.pod
 		}
-		cas = cas || s.do == recordStep || s.do == takeAttestationStep || s.do == finishStep || s.do == unprotectStep
+		cas = cas || s.do == recordStep || s.do == takeAttestationStep || s.do == finishStep || s.do == unprotectStep || s.do == demoteStep
 	}
 	c.stalePods &= asked
 	c.staleSingleton = c.staleSingleton && (cas || c.notes > 0)

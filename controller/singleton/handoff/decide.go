@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -66,11 +67,14 @@ func (d *decision) unprotectEnded() {
 }
 
 // forgo gives up a pod with a proof of termination. A pod whose Lease expired becomes a standby again. A pod that released
-// the Lease does not, because it never starts its main processes again.
+// the Lease does not, because it never starts its main processes again. If it is terminating, Services must not use it, even if its
+// kubelet has not reported the end: they would send clients to it if the next pod is deleted too.
 func (d *decision) forgo(pod *ClassifiedPod) {
 	switch {
 	case lostLeaseAlive(pod):
 		d.do(Demote{refOf(pod.Pod), Version(pod.ResourceVersion)})
+	case protected(pod.Pod) && canQueue(pod) && pod.DeletionTimestamp != nil && proof.IsTrue(pod.Pod, corev1.PodReady):
+		d.do(Demote{Pod: refOf(pod.Pod)})
 	case protected(pod.Pod):
 		d.do(Unprotect{Pod: refOf(pod.Pod)})
 	}

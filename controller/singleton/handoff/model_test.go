@@ -663,7 +663,7 @@ func (m *model) write(w *world, c int, s step) bool {
 	}
 	switch {
 	case !p.exists():
-		return s.do == unprotectStep || s.do == stripStep && m.mutation.blindStrip
+		return s.do == unprotectStep || s.do == demoteStep || s.do == stripStep && m.mutation.blindStrip
 	case stale:
 		return false
 	case s.do == protectStep && !m.protect(p):

@@ -12,6 +12,7 @@ const (
 	twoRun     = " starts while "
 	wrongEpoch = " is released with epoch "
 	needPerson = "a person must help, although no fault requires it"
+
 	// The status says that a main process runs before it has started.
 	readyTooEarly = " counts as ready before it starts"
 )
@@ -86,7 +87,10 @@ var mutations = map[string]struct {
 	"the pod has no annotation chosen-by": {
 		mutation: mutation{see: eachPod(func(p *podState) { p.chosenBy = 0 })}, pods: []podKind{barrierPod, barrierPod}, faults: 2, wantBroken: twoRun,
 	},
-	"Protect comes after Record":    {mutation: mutation{plan: move(recordStep, protectStep)}, faults: 2, wantBroken: needPerson},
+	"Protect comes after Record": {mutation: mutation{plan: move(recordStep, protectStep)}, faults: 2, wantBroken: needPerson},
+	"Demote comes before Record": {
+		pods: twoFenced, mutation: mutation{plan: move(demoteStep, recordStep)}, queues: true, faults: 2, wantBroken: needPerson,
+	},
 	"Unprotect comes before Record": {mutation: mutation{plan: move(unprotectStep, recordStep)}, faults: 2, wantBroken: needPerson},
 
 	// Writes that are left out, or that ignore the writes of other clients.

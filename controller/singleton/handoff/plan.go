@@ -185,8 +185,8 @@ type (
 		Delay time.Duration
 	}
 
-	// Demote makes a released pod a standby again after it lost the Lease: it removes signal, role and finalizer, and
-	// closes the readiness gate. It also marks the pod as not Ready, because the kubelet may be unreachable.
+	// Demote does what Unprotect does, and removes the pod from Services: it closes the readiness gate, and marks the pod as
+	// not Ready, because the kubelet may be slow or unreachable. A pod that lost the Lease is a standby afterwards.
 	Demote struct {
 		Pod     PodRef
 		Version Version

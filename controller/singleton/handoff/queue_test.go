@@ -142,6 +142,18 @@ func TestDecideReception(t *testing.T) {
 			with(serving().During("db-2", "1200"), deleted(0, 30), ready(), queueStandby("db-3").Warm().Condition(corev1.PodReady, corev1.ConditionTrue, "", "")),
 			stops(demote("db-3")),
 		},
+		"Services send nothing to a holder whose end its kubelet has not reported": {
+			with(leaseOf("", 7), deleted(time.Second, 30), standby()),
+			holds("db-2", 8, handoff.Released, record, nameInLease("db-2", 8), signalOf("db-2", 8), handoff.Demote{Pod: ref("db-1")}),
+		},
+		"the holder released the Lease before it is deleted": {
+			with(leaseOf("", 7), queueHolder(), standby()),
+			holds("db-2", 8, handoff.Released, record, nameInLease("db-2", 8), signalOf("db-2", 8), unprotect("db-1")),
+		},
+		"the kubelet has reported the end of the holder": {
+			with(leaseOf("", 7), deleted(time.Second, 30).Ended(), standby()),
+			holds("db-2", 8, handoff.Released, record, nameInLease("db-2", 8), signalOf("db-2", 8), unprotect("db-1")),
+		},
 		"a holder that is Ready has not started": {
 			starting, keeps(handoff.Starting).says("clients can connect, and its main processes have not started yet"),
 		},
