@@ -66,7 +66,7 @@ terminated.`,
 	completeFlag(root, "namespace", c.completeNamespace)
 	completeFlag(root, "context", c.completeContext)
 	root.AddCommand(c.statusCommand(), c.explainCommand(), c.injectCommand(),
-		c.createCommand(), c.handoverCommand(), c.attestCommand(), c.rolloutCommand(), c.checkCommand())
+		c.createCommand(), c.handoverCommand(), c.pauseCommand(), c.resumeCommand(), c.historyCommand(), c.attestCommand(), c.rolloutCommand(), c.checkCommand())
 	return root
 }
 

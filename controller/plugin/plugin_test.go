@@ -103,6 +103,7 @@ func TestOutput(t *testing.T) {
 		"explain-lock-rejected":     {"locks", "explain lock/rejected", answers{}},
 		"explain-lock-deleting":     {"locks", "explain lock/leaving", answers{}},
 		"explain-lock-hidden":       {"locks", "explain lock/leaving", nodes},
+		"history":                   {"running", "history db", answers{}},
 		"inject":                    {"running", "inject -f testdata/manifests/list.yaml", answers{admit: kyverno}},
 		"inject-yaml":               {"running", "inject -f testdata/manifests/deployment.yaml -o yaml", answers{admit: kyverno}},
 		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: incomplete}},
@@ -150,6 +151,8 @@ func TestLine(t *testing.T) {
 		"unknown lock":             {"locks", "status lock/web", answers{}, "error: StatefulSetLock web does not exist in namespace prod. The namespace has: leaving, none, postgres, queue, rejected"},
 		"handover":                 {"running", "handover db --context=staging", answers{}, "StatefulSingleton prod/db: the controller replaces pod db-7d4b-x8v2n when another pod is warm. To follow the handoff, run: kubectl stfs status db -w -n prod --context=staging"},
 		"handover refused":         {"bare", "handover db --context=staging", answers{}, "error: annotation apps.statefulsingleton.com/handover=2026-01-02T03:04:05Z is ignored: pod db-5c9f-h2qpb belongs to no Deployment, so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n prod pod db-5c9f-h2qpb (add --context=staging to each kubectl command in this message)"},
+		"pause":                    {"running", "pause db --context=staging", answers{}, "StatefulSingleton prod/db: no rollout, drain or request begins a handoff. To resume, run: kubectl stfs resume db -n prod --context=staging"},
+		"history of none":          {"first", "history db", answers{}, "StatefulSingleton prod/db has not had a handoff."},
 		"attest":                   {"lost-node", "attest db aaaaaaaa-0000-4000-8000-000000000001 -y --context=staging", answers{}, "StatefulSingleton prod/db: you attested that pod db-5c9f-h2qpb has terminated. If the controller refuses the attestation, it creates event AttestationRefused. To follow the handoff, run: kubectl stfs status db -w -n prod --context=staging"},
 		"inject no file":           {"running", "inject -f testdata/manifests/none.yaml", answers{}, `error: read testdata/manifests/none.yaml: the path "testdata/manifests/none.yaml" does not exist`},
 		"inject not selected":      {"running", "inject -f testdata/manifests/pod.yaml", answers{}, "error: Pod other: nothing would hold the new pod: no StatefulSingleton in namespace prod selects the labels app=other. StatefulSingleton db selects app=db. Change the labels of the pod, or set another namespace with -n"},
@@ -204,6 +207,22 @@ func output(t *testing.T, world, line string, a answers) string {
 		s.out.WriteString("error: " + err.Error() + "\n")
 	}
 	return s.out.String()
+}
+
+// pause sets spec.paused, and resume removes it.
+func TestPause(t *testing.T) {
+	s := newStage(t, "running", answers{})
+	for _, tc := range []struct {
+		line string
+		want bool
+	}{{"pause db", true}, {"pause db", true}, {"resume db", false}, {"resume db", false}} {
+		if err := s.run(t.Context(), tc.line); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.singleton(t, "db").Spec.Paused; got != tc.want {
+			t.Errorf("after %s, spec.paused is %t", tc.line, got)
+		}
+	}
 }
 
 // handover and attest write the annotation only if the controller would accept it, and if the user confirms it.

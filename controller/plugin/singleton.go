@@ -94,9 +94,12 @@ func (s view) explanation(now time.Time) explanation {
 			message = reported // it has the error of a write of the controller
 		}
 		e.texts = append(e.texts, s.in.amended(message))
-		if !ready || outcome == handoff.AwaitingHandover {
+		if !ready || outcome == handoff.AwaitingHandover || outcome == handoff.Paused {
 			e.helps = s.helps(outcome, status.Phase == v1.PhaseFailed)
 		}
+	}
+	if len(s.Singleton.Status.History) > 0 {
+		e.texts = append(e.texts, "The last handoffs:\n"+strings.TrimSuffix(historyText(&s.Singleton.Status), "\n"))
 	}
 	e.addCaveats(stale, s.Singleton.Status.Conditions, "are held")
 	return e
@@ -151,6 +154,8 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 			return s.aboutPods(handoff.Holder, "replace the holder with the warm pod", "delete pod %s")
 		}
 		return []help{{"replace the holder with the warm pod", s.kubectl("stfs handover %s", name)}}
+	case handoff.Paused:
+		return []help{{"begin handoffs again", s.kubectl("stfs resume %s", name)}}
 	case handoff.HolderStopping, handoff.HolderLost:
 		helps := s.attestations(s.Singleton.Status.ActivePodUID)
 		if len(helps) == 0 || !stuck && s.lostNode(s.Singleton.Status.ActivePodUID) == nil {

@@ -21,7 +21,7 @@ const idle v1.Phase = "Idle"
 // shownConditions are the conditions that are printed.
 var shownConditions = []string{
 	v1.ConditionReady, v1.ConditionFenced, v1.ConditionConnectionsQueued, v1.ConditionPolicyInstalled, v1.ConditionWarm, v1.ConditionEvictionBlocked,
-	v1.ConditionDraining,
+	v1.ConditionDraining, v1.ConditionPaused,
 }
 
 // text returns the status as text.

@@ -85,7 +85,7 @@ func isExpected(before, after *v1.StatefulSingletonStatus) bool {
 	case handoff.Starting: // the gap is known, so the application has started
 		was, is := before.LastTransition, after.LastTransition
 		return is != nil && is.GapMilliseconds != nil && (was == nil || was.GapMilliseconds == nil)
-	case handoff.NoPods, handoff.WarmingUp, handoff.HolderNotReady, handoff.AwaitingHandover, handoff.StandbyNotWarm, handoff.Retiring,
+	case handoff.NoPods, handoff.WarmingUp, handoff.HolderNotReady, handoff.AwaitingHandover, handoff.Paused, handoff.StandbyNotWarm, handoff.Retiring,
 		handoff.RetiringCold, handoff.HolderStopping, handoff.HolderLost, handoff.SeveralRun, handoff.Overlapping, handoff.LeaseTaken, handoff.LeaseHeld:
 	}
 	return false

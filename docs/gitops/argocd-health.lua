@@ -35,7 +35,7 @@ if is("Reconciling", "True") then
 end
 
 if is("Ready", "True") then
-  if conditions.Ready.reason == "AwaitingHandover" then
+  if conditions.Ready.reason == "AwaitingHandover" or conditions.Ready.reason == "Paused" then
     return health("Suspended", "Ready")
   end
   return health("Healthy", "Ready")

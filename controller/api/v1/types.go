@@ -1,6 +1,8 @@
 package v1
 
 import (
+	"cmp"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -128,6 +130,16 @@ type StatefulSingletonSpec struct {
 	// +optional
 	// +default="Automatic"
 	Handoff HandoffPolicy `json:"handoff,omitempty"`
+
+	// Paused begins no handoff for a rollout, a drain or a request, until it is false again. The
+	// pod of a rollout is created and waits. If the holder is deleted or evicted, or ends, the
+	// next pod starts as usual. The pods of a StatefulSet, and of a Deployment that cannot create
+	// a pod beside the holder, are deleted by their owner and do not wait. The condition Paused
+	// says that the field is set.
+	//
+	// +optional
+	// +default=false
+	Paused bool `json:"paused,omitempty"`
 
 	// ReadinessProbes says what runs the readiness probes of wrapped containers: Sidecar
 	// (default) or Kubelet.
@@ -401,6 +413,36 @@ type Transition struct {
 	GapMilliseconds *int64 `json:"gapMilliseconds,omitempty"`
 }
 
+// PastHandoff is an earlier change of the holder.
+type PastHandoff struct {
+	// Time is when the controller released or adopted the new holder.
+	// +optional
+	Time *metav1.MicroTime `json:"time,omitempty"`
+	// From is the name of the old holder. Empty if there was none.
+	// +optional
+	From string `json:"from,omitempty"`
+	// To is the name of the new holder.
+	To string `json:"to"`
+	// Cause is what began the handoff.
+	Cause Cause `json:"cause"`
+	// Proof is the proof that the old holder had terminated. Empty if there was no old holder.
+	// +optional
+	Proof Proof `json:"proof,omitempty"`
+	// GapMilliseconds is as in lastTransition.
+	// +optional
+	GapMilliseconds *int64 `json:"gapMilliseconds,omitempty"`
+}
+
+// Past returns the transition as an entry of status.history.
+func (t *Transition) Past() PastHandoff {
+	return PastHandoff{
+		Time: cmp.Or(t.Signalled, t.Started), From: t.From, To: t.To, Cause: t.Cause, Proof: t.Proof, GapMilliseconds: t.GapMilliseconds,
+	}
+}
+
+// MaxHistory is how many handoffs status.history has at most. With status.lastTransition, they are ten.
+const MaxHistory = 9
+
 // Conditions of a StatefulSingleton. Ready, Reconciling and Stalled follow kstatus.
 const (
 	// ConditionReady: the holder is Ready and no handoff is in progress. It is also True if no
@@ -422,6 +464,8 @@ const (
 	// ConditionEvictionBlocked: evictions of the holder are blocked until another pod is warm. If
 	// it is False, the reason says why.
 	ConditionEvictionBlocked = "EvictionBlocked"
+	// ConditionPaused exists, with status True, while spec.paused is true.
+	ConditionPaused = "Paused"
 	// ConditionFenced exists while there is a holder, if spec.fencing is Lease or the holder is
 	// fenced. It is True if the holder runs only while it holds the Lease. If it is False, the
 	// reason says why.
@@ -487,12 +531,17 @@ type StatefulSingletonStatus struct {
 	// LastTransition is the last change of the holder.
 	// +optional
 	LastTransition *Transition `json:"lastTransition,omitempty"`
+	// History are the handoffs before lastTransition, at most nine. The newest is the first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=9
+	History []PastHandoff `json:"history,omitempty"`
 	// Handover is the last value of the annotation `apps.statefulsingleton.com/handover`
 	// that was handled. Each value causes at most one handoff.
 	// +optional
 	Handover *Handover `json:"handover,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled, PolicyInstalled, Warm, EvictionBlocked, Draining,
-	// Fenced, ConnectionsQueued.
+	// Paused, Fenced, ConnectionsQueued.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -185,6 +185,10 @@ var actions = slices.Concat([]action{
 		a.w.forgetNotes()
 		a.w.wroteSingleton(-1)
 	}},
+	{text: "a person pauses or resumes handoffs", fault: true, can: func(a at) bool { return a.m.pauses && a.w.singleton.exists }, do: func(a at) {
+		a.w.singleton.paused = !a.w.singleton.paused
+		a.w.wroteSingleton(-1)
+	}},
 	{text: "a person erases the singleton, finalizer and all", fault: true, can: func(a at) bool { return a.w.singleton.exists && !a.w.lost() }, do: func(a at) {
 		a.w.singleton, a.w.excused = singletonState{}, true
 		a.w.forgetNotes()

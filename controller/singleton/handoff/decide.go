@@ -28,6 +28,7 @@ func Decide(s Snapshot, now time.Time) Plan {
 	}
 	d.status.Epoch = max(d.status.Epoch, s.leaseEpoch())
 	d.receives = receptionIn(d.leaseAnnotations()).next
+	last := d.status.LastTransition
 	d.createLease()
 	d.distrustLost()
 	// Without a holder the PodDisruptionBudget stays as it is.
@@ -47,6 +48,8 @@ func Decide(s Snapshot, now time.Time) Plan {
 	d.reportNodeClaims()
 	d.reportWarm()
 	d.reportQueue()
+	d.reportPaused()
+	d.remember(last)
 	d.report()
 	d.plan.Status = *d.status
 	return d.plan

@@ -94,6 +94,8 @@ func (d *decision) postpone(next *ClassifiedPod) bool {
 	switch {
 	case next.WaitsFor != "" && cold == "":
 		return false
+	case d.Singleton.Spec.Paused:
+		d.found(Paused, "pod %s takes over from pod %s only when spec.paused is false", next.Name, d.holder.Name)
 	case d.drained != "" && cold == "" && next.drained != "" && !d.drainTimedOut():
 		d.found(StandbyNotWarm, "pod %s is warm, but %s; pod %s keeps running until a pod is warm on another node", next.Name, next.drained, d.holder.Name)
 	case d.Singleton.Spec.Handoff == v1.HandoffManual && d.drained == "" && d.handoverAsked() == "":
@@ -105,10 +107,13 @@ func (d *decision) postpone(next *ClassifiedPod) bool {
 }
 
 // replace rolls the holder's Deployment if the holder's node is drained or a person requests a handoff. It
-// returns false if the holder is not replaced.
+// returns false if the holder is not replaced. While handoffs are paused, a request waits.
 func (d *decision) replace() bool {
 	asked := d.handoverAsked()
 	deployment, why := d.surging(d.holder.Pod)
+	if d.Singleton.Spec.Paused {
+		return false
+	}
 	if why != "" {
 		if asked != "" {
 			d.status.Handover = &v1.Handover{Value: asked, Refused: d.handoverRefusedMessage(asked, why)}
@@ -204,6 +209,9 @@ func (d *decision) evictions() (reason, message string) {
 		return cannotSurge, evictionMessage(why)
 	case d.drained != "" && d.toleratesCordon():
 		return cannotSurge, evictionMessage("the holder tolerates cordoned nodes, and the next pod could be scheduled to the same node")
+	case d.drained != "" && d.Singleton.Spec.Paused && !d.drainTimedOut():
+		return budgetInPlace, fmt.Sprintf("evictions of the holder are blocked while spec.paused is true, at most until %s",
+			d.drainDeadline().UTC().Format(time.RFC3339))
 	case d.drained != "" && d.newest() == nil && d.spare() != nil:
 		return StandbyWaits, fmt.Sprintf("an eviction hands over to pod %s, which is warm on node %s", d.spare().Name, d.spare().Spec.NodeName)
 	case d.drained != "" && d.drainTimedOut():

@@ -1,6 +1,7 @@
 package handoff_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -45,13 +46,19 @@ func holding() *PodWrapper { return holder().Revision(1) }
 // next returns pod db-2 of revision 2, which is warm on the node.
 func next(node string) *PodWrapper { return MakePod("db-2").Revision(2).Injected().Warm().On(node) }
 
+// spare returns pod db-2 of revision 1, which is warm on the node.
+func spare(node string) *PodWrapper { return MakePod("db-2").Revision(1).Injected().Warm().On(node) }
+
+// drained returns a snapshot in which the node of holder db-1 is cordoned.
+func drained(pods ...*PodWrapper) *SnapshotWrapper {
+	return MakeSnapshot(pods...).Holder("db-1").Cordon(node1)
+}
+
 // If the holder's Deployment can create a second pod, evictions wait. A drain then replaces the holder.
 func TestDecideDrain(t *testing.T) {
 	pending := func() *PodWrapper {
 		return MakePod("db-2").Revision(2).Injected().Condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/2 nodes are available")
 	}
-	spare := func(node string) *PodWrapper { return MakePod("db-2").Revision(1).Injected().Warm().On(node) }
-	drained := func(pods ...*PodWrapper) *SnapshotWrapper { return MakeSnapshot(pods...).Holder("db-1").Cordon(node1) }
 	maintenance := func(effect corev1.TaintEffect) corev1.Taint {
 		return corev1.Taint{Key: "maintenance", Value: "now", Effect: effect}
 	}
@@ -246,6 +253,69 @@ func TestDecideHandover(t *testing.T) {
 		"a StatefulSet": refuses(MakeSnapshot(MakePod("db-1").OwnedBy("StatefulSet", "db").Injected().Holding()).Holder("db-1").StatefulSet("db", 1, "").Handover("now"),
 			"pod db-1 belongs to StatefulSet db, and not to a Deployment"),
 	})
+}
+
+// While spec.paused is true, no handoff begins. A holder that ends is still replaced.
+func TestDecidePaused(t *testing.T) {
+	paused := func(s *SnapshotWrapper) *SnapshotWrapper {
+		s.Singleton.Spec.Paused = true
+		return s
+	}
+	withSpare := func() *SnapshotWrapper { return drained(holding(), spare(node2).Protected()).Deployment(2) }
+	waits := keeps(handoff.Paused).says("pod db-2 takes over from pod db-1 only when spec.paused is false")
+	runDrain(t, map[string]decideCase{
+		"a rollout":                  {paused(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1")), waits},
+		"a rollout and a request":    {paused(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Handover("now").Manual()), waits},
+		"a rollout that is not warm": {paused(MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1")), keeps(handoff.StandbyNotWarm)},
+		"a rollout, and a drain":     {paused(drained(holding(), next(node2).Protected())), waits.draining()},
+		"a request":                  {paused(MakeSnapshot(holding()).Holder("db-1").Handover("now")), keeps(handoff.HolderReady)},
+		"a drain":                    {paused(drained(holding())), keeps(handoff.HolderReady).draining().says("blocked while spec.paused is true, at most until 2026-01-02T03:09:05Z")},
+		"a drain with a spare":       {paused(withSpare()), keeps(handoff.HolderReady).draining()},
+		"a drain with a spare, late": {paused(withSpare().DrainedFor(300 * time.Second)), keeps(handoff.HolderReady).evictions("StandbyWaits").draining()},
+		"a drain, late":              {paused(drained(holding()).DrainedFor(300 * time.Second)), keeps(handoff.HolderReady).evictions("DrainTimedOut").draining()},
+	})
+	runDecide(t, map[string]decideCase{
+		"a deletion":                  {paused(MakeSnapshot(holding().Deleting(), next(node2).Protected()).Holder("db-1")), keeps(handoff.HolderStopping)},
+		"the holder ends":             {paused(MakeSnapshot(holding().Deleting().Ended(), next(node2).Protected()).Holder("db-1")), holds("db-2", 8, handoff.Released, record, signalOf("db-2", 8), unprotect("db-1"))},
+		"there has not been a holder": {paused(MakeSnapshot(warm("db-1"))), releases("db-1", 1)},
+	})
+}
+
+// The history has the handoffs before the last one.
+func TestDecideRemembers(t *testing.T) {
+	dead := func() *PodWrapper { return holding().Deleting().Ended() }
+	last := &v1.Transition{From: "db-0", To: "db-1", Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, Signalled: microTime(now), GapMilliseconds: new(int64(300))}
+	past := v1.PastHandoff{Time: microTime(now), From: "db-0", To: "db-1", Cause: v1.CauseRollout, Proof: v1.ProofKubeletReported, GapMilliseconds: new(int64(300))}
+	full := func() []v1.PastHandoff {
+		earlier := make([]v1.PastHandoff, v1.MaxHistory)
+		for i := range earlier {
+			earlier[i] = v1.PastHandoff{To: fmt.Sprintf("earlier-%d", i)}
+		}
+		return earlier
+	}
+	for name, tc := range map[string]struct {
+		pods   []*PodWrapper
+		before []v1.PastHandoff
+		want   []v1.PastHandoff
+	}{
+		"the holder stays":                   {[]*PodWrapper{holding()}, nil, nil},
+		"another pod becomes the holder":     {[]*PodWrapper{dead(), next(node2)}, nil, []v1.PastHandoff{past}},
+		"the holder ended, and no pod waits": {[]*PodWrapper{dead()}, nil, []v1.PastHandoff{past}},
+		"the history is full":                {[]*PodWrapper{dead(), next(node2)}, full(), append([]v1.PastHandoff{past}, full()[:v1.MaxHistory-1]...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := MakeSnapshot(tc.pods...).Holder("db-1")
+			s.Singleton.Status.LastTransition, s.Singleton.Status.History = last.DeepCopy(), tc.before
+			plan := handoff.Decide(s.Snapshot, now)
+			if diff := cmp.Diff(tc.want, plan.Status.History); diff != "" {
+				t.Errorf("history (-want +got):\n%s", diff)
+			}
+			s.Singleton.Status = plan.Status
+			if diff := cmp.Diff(tc.want, handoff.Decide(s.Snapshot, now).Status.History); diff != "" {
+				t.Errorf("history after another decision (-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 // An annotation value is recorded as handled when the holder changes or when the request is refused.

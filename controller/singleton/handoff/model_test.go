@@ -45,7 +45,7 @@ type world struct {
 
 // singletonState is the stored singleton, or the singleton that a controller read.
 type singletonState struct {
-	exists, deleting bool
+	exists, deleting, paused bool
 	// life is the uid: the number of singletons that were created so far.
 	life uint8
 	// holder is the number of the recorded pod, from 1.
@@ -273,6 +273,8 @@ type model struct {
 	epochs bool
 	// wishes is true if the first node is drained and a person requests a handoff.
 	wishes bool
+	// pauses is true if a person may pause and resume handoffs.
+	pauses bool
 	// never is true if the Lease never expires.
 	never bool
 	// queues is true if fenced pods accept clients before their main process runs, and the holder stops with a delay.
@@ -758,9 +760,10 @@ func (m *model) writeSingleton(w *world, c int, s step) bool {
 	}
 	switch s.do {
 	case recordStep:
-		attested, deleting, life := w.singleton.attested, w.singleton.deleting, w.singleton.life
+		was := w.singleton
 		w.singleton = m.plans[w.controllers[c].plan].status
-		w.singleton.exists, w.singleton.deleting, w.singleton.attested, w.singleton.life = true, deleting, attested, life
+		w.singleton.exists, w.singleton.deleting, w.singleton.paused = true, was.deleting, was.paused
+		w.singleton.attested, w.singleton.life = was.attested, was.life
 		if h := w.singleton.holder; h > 0 && w.pods[h-1].kind == barrierPod {
 			w.pods[h-1].mayOpen = true
 		}
@@ -852,6 +855,7 @@ func (m *model) snapshot(v view) handoff.Snapshot {
 	if m.wishes && !v.nodes[0].deleted {
 		s.Manual().Handover("now").Cordon(nodeName(0))
 	}
+	s.Singleton.Spec.Paused = v.singleton.paused
 	if v.singleton.attested > 0 {
 		s.Attest(string(uidOf(podName(int(v.singleton.attested) - 1))))
 	}
@@ -976,7 +980,7 @@ func (m *model) translate(v view, plan handoff.Plan) planState {
 		n++
 	}
 	was := v.singleton
-	was.exists, was.attested, was.life = false, 0, 0
+	was.exists, was.paused, was.attested, was.life = false, false, 0, 0
 	if !recorded && was != p.status {
 		p.steps[n] = step{do: recordStep}
 	}

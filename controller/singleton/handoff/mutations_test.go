@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	twoRun     = " starts while "
-	wrongEpoch = " is released with epoch "
-	needPerson = "a person must help, although no fault requires it"
-
+	twoRun      = " starts while "
+	wrongEpoch  = " is released with epoch "
+	needPerson  = "a person must help, although no fault requires it"
+	nobodyHolds = "nobody holds once faults stopped"
 	// The status says that a main process runs before it has started.
 	readyTooEarly = " counts as ready before it starts"
 )
@@ -26,7 +26,7 @@ var mutations = map[string]struct {
 	pods []podKind
 	// created, nodes and controllers are at least 1.
 	created, nodes, controllers, faults int
-	never, queues                       bool
+	never, queues, pauses               bool
 	// wantBroken is twoRun or wrongEpoch if it is empty.
 	wantBroken string
 }{
@@ -88,8 +88,14 @@ var mutations = map[string]struct {
 		mutation: mutation{see: eachPod(func(p *podState) { p.chosenBy = 0 })}, pods: []podKind{barrierPod, barrierPod}, faults: 2, wantBroken: twoRun,
 	},
 	"Protect comes after Record": {mutation: mutation{plan: move(recordStep, protectStep)}, faults: 2, wantBroken: needPerson},
-	"Demote comes before Record": {
-		pods: twoFenced, mutation: mutation{plan: move(demoteStep, recordStep)}, queues: true, faults: 2, wantBroken: needPerson,
+	"a pause keeps the next pod from starting": {
+		mutation: mutation{see: func(v *view) {
+			for i := range v.pods {
+				if v.singleton.paused && v.singleton.holder != uint8(i+1) {
+					v.pods[i] = podState{}
+				}
+			}
+		}}, pauses: true, faults: 1, wantBroken: nobodyHolds,
 	},
 	"Unprotect comes before Record": {mutation: mutation{plan: move(unprotectStep, recordStep)}, faults: 2, wantBroken: needPerson},
 
@@ -236,7 +242,7 @@ func TestSearchFindsMutations(t *testing.T) {
 				tc.pods = []podKind{wrapperPod, wrapperPod}
 			}
 			m := newModel(tc.pods, max(1, tc.nodes), max(1, tc.controllers))
-			m.mutation, m.never, m.queues = tc.mutation, tc.never, tc.queues
+			m.mutation, m.never, m.queues, m.pauses = tc.mutation, tc.never, tc.queues, tc.pauses
 			ways := []string{tc.wantBroken}
 			if tc.wantBroken == "" {
 				ways = []string{twoRun, wrongEpoch}

@@ -36,6 +36,9 @@ const (
 	// AwaitingHandover: a pod of a newer revision could take over, and waits for a person
 	// to request the handoff. No handoff is under way.
 	AwaitingHandover Outcome = "AwaitingHandover"
+	// Paused: a pod of a newer revision could take over, and waits until spec.paused is false. No
+	// handoff is under way.
+	Paused Outcome = "Paused"
 	// StandbyNotWarm: a pod of a newer revision is not warm. The holder keeps running.
 	StandbyNotWarm Outcome = "StandbyNotWarm"
 	// Retiring: a pod of a newer revision is warm, and the ReplicaSet of the holder is scaled

@@ -103,7 +103,7 @@ func (d *decision) completesJob(pod *corev1.Pod) bool {
 
 // Settled returns true if no handoff is in progress.
 func (o Outcome) Settled() bool {
-	return o == NoPods || o == HolderReady || o == HolderNotReady || o == AwaitingHandover
+	return o == NoPods || o == HolderReady || o == HolderNotReady || o == AwaitingHandover || o == Paused
 }
 
 // report sets the rest of the status from the outcome.
@@ -145,12 +145,34 @@ func (d *decision) report() {
 	for _, s := range d.standbys {
 		d.status.StandbyPods = append(d.status.StandbyPods, s.Name)
 	}
-	serves := outcome == AwaitingHandover && proof.IsTrue(d.holder.Pod, corev1.PodReady)
+	serves := (outcome == AwaitingHandover || outcome == Paused) && proof.IsTrue(d.holder.Pod, corev1.PodReady)
 	d.reportFencing()
 	reason, text := string(outcome), d.status.Message
 	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods || serves, reason, text)
 	d.setCondition(v1.ConditionReconciling, phase == v1.PhaseTransitioning, reason, text)
 	d.setCondition(v1.ConditionStalled, phase == v1.PhaseFailed, reason, text)
+}
+
+// reportPaused reports whether handoffs are paused.
+func (d *decision) reportPaused() {
+	if !d.Singleton.Spec.Paused {
+		meta.RemoveStatusCondition(&d.status.Conditions, v1.ConditionPaused)
+		return
+	}
+	d.setCondition(v1.ConditionPaused, true, specPaused, fmt.Sprintf("spec.paused is true, so no rollout, drain or request begins a handoff. "+
+		"To resume, run: kubectl stfs resume -n %s %s", d.Singleton.Namespace, d.Singleton.Name))
+}
+
+// specPaused is the reason of condition Paused.
+const specPaused = "SpecPaused"
+
+// remember adds the transition to the history, unless it is still the last one or has no new holder.
+func (d *decision) remember(last *v1.Transition) {
+	if last == nil || last == d.status.LastTransition || last.To == "" {
+		return
+	}
+	d.status.History = slices.Insert(d.status.History, 0, last.Past())
+	d.status.History = d.status.History[:min(len(d.status.History), v1.MaxHistory)]
 }
 
 // reportActive reports the node of the holder, and the ConfigMap of its barriers. The policy gives all barriers of a pod

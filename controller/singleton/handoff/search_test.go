@@ -14,7 +14,7 @@ var searches = map[string]struct {
 	pods []podKind
 	// created is the number of pods that exist at the start.
 	created, nodes, controllers, faults int
-	wishes, deep, never, queues         bool
+	wishes, deep, never, queues, pauses bool
 }{
 	"two controllers, two nodes, one fault":  {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 2, controllers: 2, faults: 1},
 	"two nodes, two faults":                  {pods: []podKind{wrapperPod, wrapperPod}, created: 1, nodes: 2, controllers: 1, faults: 2},
@@ -39,6 +39,7 @@ var searches = map[string]struct {
 	"three fenced pods":                      {pods: []podKind{fencedPod, fencedPod, fencedPod}, created: 1, nodes: 1, controllers: 1},
 	"the Lease never expires":                {pods: twoFenced, created: 1, nodes: 2, controllers: 1, faults: 1, never: true},
 	"it never expires, two controllers":      {pods: twoFenced, created: 1, nodes: 1, controllers: 2, never: true},
+	"handoffs are paused":                    {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 2, pauses: true},
 	"two pods that queue clients":            {pods: twoFenced, created: 1, nodes: 1, controllers: 1, faults: 1, queues: true},
 	"they queue clients, two controllers":    {pods: twoFenced, created: 1, nodes: 1, controllers: 2, queues: true},
 	"four faults":                            {pods: []podKind{wrapperPod, barrierPod}, created: 1, nodes: 1, controllers: 1, faults: 4, deep: true},
@@ -59,7 +60,7 @@ func TestSearch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newModel(tc.pods, tc.nodes, tc.controllers)
-			m.wishes, m.never, m.queues = tc.wishes, tc.never, tc.queues
+			m.wishes, m.never, m.queues, m.pauses = tc.wishes, tc.never, tc.queues, tc.pauses
 			s := search.Search[world]{Model: m, Start: m.start(tc.created, tc.faults), Check: newSettler(m).check}
 			if broken := s.Run(); broken != "" {
 				t.Fatalf("%s:\n%s", broken, s.Trace())

@@ -50,7 +50,7 @@ func (s *settler) settle(w world) string {
 			break
 		}
 		if len(passed) == 30 {
-			return "nobody holds once faults stopped"
+			return nobodyHolds
 		}
 		if helped := s.round(&w); helped && !w.excused {
 			return needPerson

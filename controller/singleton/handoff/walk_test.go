@@ -29,7 +29,7 @@ func TestWalkNeverRunsTwo(t *testing.T) {
 		}
 		m := newModel(pods, maxNodes, maxControllers)
 		m.revisions, m.epochs = 5, true
-		m.queues = rapid.Bool().Draw(t, "queues")
+		m.queues, m.pauses = rapid.Bool().Draw(t, "queues"), true
 		w := m.start(1, 255)
 		w.excused, w.expiries = true, 255
 		for range rapid.IntRange(1, 250).Draw(t, "steps") {
