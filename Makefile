@@ -214,7 +214,7 @@ generate: deps ## Write the generated files: deep copies, the CRD, docs/api.md, 
 	$(generator) crd-ref-docs --source-path $(CURDIR)/controller/api --config api/config.yaml --templates-dir api --renderer markdown \
 		--output-path $(CURDIR)/docs/api.md --log-level ERROR
 	$(generator) helm-values-schema-json --values $(chart)/values.yaml --output $(chart)/values.schema.json --indent 2 --no-additional-properties
-	$(generator) helm-tool inject --values $(chart)/values.yaml --output $(chart)/README.md --template markdown-plain \
+	$(generator) helm-tool inject --values $(chart)/values.yaml --output $(chart)/README.md --template ./values.tpl \
 		--header-search '^<!-- values -->' --footer-search '^<!-- /values -->'
 
 ##@ Release

@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -212,6 +214,46 @@ func TestNamesAndLabels(t *testing.T) {
 	}
 }
 
+// TestAccounts: the guards name the ServiceAccounts of the chart's pods and no other user of the namespace, and the three are
+// different.
+func TestAccounts(t *testing.T) {
+	objects := render(t, append(withClusters, "--set", "serviceAccount.create=false,serviceAccount.name=its-account")...)
+	accounts := sets.New[string]()
+	for _, template := range podTemplates(objects) {
+		accounts.Insert(template.Spec.ServiceAccountName)
+	}
+	if want := sets.New("its-account", "its-account-clusters", "its-account-uninstall"); !accounts.Equal(want) {
+		t.Errorf("ServiceAccounts of the pods: %v, want %v", sets.List(accounts), sets.List(want))
+	}
+	named := sets.New[string]()
+	for _, guard := range all[*admissionregistrationv1.ValidatingAdmissionPolicy](objects) {
+		for _, user := range regexp.MustCompile("'system:serviceaccount:"+namespace+":(.*?)'").FindAllStringSubmatch(guard.String(), -1) {
+			named.Insert(user[1])
+		}
+	}
+	if !named.Equal(accounts) {
+		t.Errorf("the guards name %v, and the pods run as %v", sets.List(named), sets.List(accounts))
+	}
+}
+
+// TestImageRegistry: the registry replaces that of a repository, if the repository has one.
+func TestImageRegistry(t *testing.T) {
+	objects := render(t, append(withClusters, "--set", "global.imageRegistry=mirror.example,image.manager.repository=localhost/manager,"+
+		"image.gate.repository=team/gate,image.clusterManager.repository=registry:5000/team/clusters,"+
+		"image.manager.tag=v1,image.gate.tag=v1,image.clusterManager.tag=v1")...)
+	templates := podTemplates(objects)
+	manager := templates["Deployment "+name].Spec.Containers[0]
+	if want := "mirror.example/manager:v1"; manager.Image != want {
+		t.Errorf("image of the controller: %s, want %s", manager.Image, want)
+	}
+	if want := "--gate-image=mirror.example/team/gate:v1"; !slices.Contains(manager.Args, want) {
+		t.Errorf("arguments of the controller: %q, want %s", manager.Args, want)
+	}
+	if got, want := templates["Deployment "+clusters].Spec.Containers[0].Image, "mirror.example/team/clusters:v1"; got != want {
+		t.Errorf("image of the manager of StatefulClusters: %s, want %s", got, want)
+	}
+}
+
 // TestEachValueIsTested: the tests, values.yaml and README.md have the same values. README.md is generated from the comments of
 // the values.
 func TestEachValueIsTested(t *testing.T) {
@@ -234,9 +276,10 @@ func TestEachValueIsTested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, values, _ := bytes.Cut(readme, []byte("\n## Values\n"))
 	var explained []string
-	for _, heading := range regexp.MustCompile(`(?m)^#### \*\*(.+)\*\* ~ `).FindAllSubmatch(readme, -1) {
-		explained = append(explained, string(heading[1]))
+	for _, row := range regexp.MustCompile("(?m)^\\| `(.+?)` \\| [A-Za-z]").FindAllSubmatch(values, -1) {
+		explained = append(explained, string(row[1]))
 	}
 	for file, got := range map[string][]string{"values.yaml": there, "README.md": explained} {
 		slices.Sort(got)
@@ -279,6 +322,11 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"interval without unit":   {"serviceMonitor.interval=30x", "at '/serviceMonitor/interval': '30x' does not match pattern"},
 		"lease without unit":      {"leaderElection.leaseDuration=60x", "at '/leaderElection/leaseDuration': '60x' does not match pattern"},
 		"name too long to append": {"fullnameOverride=" + strings.Repeat("n", 53), "at '/fullnameOverride': maxLength: got 53, want 52"},
+		"no name of a variable":   {"extraEnv[0].value=x", "at '/extraEnv/0': missing property 'name'"},
+		"account of all pods":     {"serviceAccount.name=default", "every pod of the namespace that names no ServiceAccount would have the permissions of the controller"},
+		"account in quotes":       {"serviceAccount.name=a'b", "at '/serviceAccount/name': 'a\\'b' does not match pattern"},
+		"registry with a scheme":  {"global.imageRegistry=https://mirror.example", "at '/global/imageRegistry': 'https://mirror.example' does not match pattern"},
+		"memory of Go":            {"extraEnv[0].name=GOMEMLIMIT", "set resources.limits.memory instead"},
 		"pods without guards":     {"policyKind=NamespacedMutatingPolicy,guards.enabled=false", "only the guards reject these pods"},
 		"guards without a CRD":    {"crds.install=false", "the guards would have every pod outside guards.exemptNamespaces refused"},
 	}

@@ -9,14 +9,25 @@
 {{- end -}}
 {{- end -}}
 
-{{/* serviceAccountName is the ServiceAccount of the controller. */}}
+{{/*
+serviceAccountName is the ServiceAccount of the controller. The guards name it, so the three names come from one value and
+always differ: no program gets what the guards allow another.
+*/}}
 {{- define "statefulsingleton.serviceAccountName" -}}
-{{- include "statefulsingleton.fullname" . -}}
+{{- if eq .Values.serviceAccount.name "default" -}}
+{{- fail "serviceAccount.name is default: every pod of the namespace that names no ServiceAccount would have the permissions of the controller, and the guards would take it for the controller. Set a name that no other pod uses" -}}
+{{- end -}}
+{{- .Values.serviceAccount.name | default (include "statefulsingleton.fullname" .) -}}
+{{- end -}}
+
+{{/* clusterManagerServiceAccountName is the ServiceAccount of the manager of StatefulClusters. */}}
+{{- define "statefulsingleton.clusterManagerServiceAccountName" -}}
+{{- include "statefulsingleton.serviceAccountName" . }}-clusters
 {{- end -}}
 
 {{/* uninstallServiceAccountName is the ServiceAccount of the pre-delete hook. */}}
 {{- define "statefulsingleton.uninstallServiceAccountName" -}}
-{{- include "statefulsingleton.fullname" . }}-uninstall
+{{- include "statefulsingleton.serviceAccountName" . }}-uninstall
 {{- end -}}
 
 {{/* labels are the labels of all objects. commonLabels cannot replace the labels of the chart or app.kubernetes.io/component. */}}
@@ -43,24 +54,32 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* clusterManagerName is the name of the manager of StatefulClusters: its Deployment, its ServiceAccount and its permissions. */}}
+{{/* clusterManagerName is the name of the manager of StatefulClusters: its Deployment and its permissions. */}}
 {{- define "statefulsingleton.clusterManagerName" -}}
 {{- include "statefulsingleton.fullname" . }}-clusters
 {{- end -}}
 
-{{/* image is the reference of an image: (dict "image" .Values.image.x "default" <tag>). */}}
+{{/*
+image is the reference of an image: (dict "root" $ "image" .Values.image.x). As for container runtimes, the first part of a
+repository is a registry if it has a dot or a port, or is localhost.
+*/}}
 {{- define "statefulsingleton.image" -}}
+{{- $registry := .root.Values.global.imageRegistry -}}
+{{- if $registry -}}
+{{- $registry }}/{{ regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" .image.repository "" -}}
+{{- else -}}
 {{- .image.repository -}}
-{{- if .image.tag }}:{{ .image.tag }}{{ else if not .image.digest }}:{{ .default }}{{ end -}}
+{{- end -}}
+{{- if .image.tag }}:{{ .image.tag }}{{ else if not .image.digest }}:{{ .root.Chart.AppVersion }}{{ end -}}
 {{- with .image.digest }}@{{ . }}{{ end -}}
 {{- end -}}
 
 {{- define "statefulsingleton.managerImage" -}}
-{{- include "statefulsingleton.image" (dict "image" .Values.image.manager "default" .Chart.AppVersion) -}}
+{{- include "statefulsingleton.image" (dict "root" $ "image" .Values.image.manager) -}}
 {{- end -}}
 
 {{- define "statefulsingleton.gateImage" -}}
-{{- include "statefulsingleton.image" (dict "image" .Values.image.gate "default" .Chart.AppVersion) -}}
+{{- include "statefulsingleton.image" (dict "root" $ "image" .Values.image.gate) -}}
 {{- end -}}
 
 {{/* amounts formats resources for a flag: cpu=10m,memory=32Mi. */}}
@@ -70,20 +89,6 @@ app.kubernetes.io/component: {{ .component }}
 {{- $amounts = printf "%s=%v" $resource $amount | append $amounts -}}
 {{- end -}}
 {{- join "," $amounts -}}
-{{- end -}}
-
-{{/* podSecurityContext and securityContext meet Pod Security "restricted". The user id is that of the image. */}}
-{{- define "statefulsingleton.podSecurityContext" -}}
-runAsNonRoot: true
-seccompProfile:
-  type: RuntimeDefault
-{{- end -}}
-
-{{- define "statefulsingleton.securityContext" -}}
-allowPrivilegeEscalation: false
-capabilities:
-  drop: [ALL]
-readOnlyRootFilesystem: true
 {{- end -}}
 
 {{/* placement is the nodes on which the controller and the hook can run. */}}
