@@ -272,15 +272,18 @@ release-chart: ## Package the chart, and push it to oci://$(REGISTRY)/charts
 	$(helm) push $(CURDIR)/$(release)/statefulsingleton-$(VERSION).tgz oci://$(REGISTRY)/charts 2>&1 | tee $(release)/push.log
 	sed -n 's|^Digest: |$(REGISTRY)/charts/statefulsingleton@|p' $(release)/push.log | grep . >$(release)/chart
 
-# kubectl would run Helm's hooks at once, so the uninstall Job is a separate file. The definition is one too, because it stays after an uninstallation.
+# kubectl would run Helm's hooks at once, so the uninstall Job is a separate file. The definitions are one too, because they stay after an uninstallation,
+# and so are StatefulClusters, which are optional, as in the chart.
 render := $(helm) template statefulsingleton $(chart) --namespace statefulsingleton
 .PHONY: release-manifest
-release-manifest: ## Render the chart for kubectl: the definition, the installation, and the Job that uninstalls
+release-manifest: ## Render the chart for kubectl and kustomize: the definitions, the installation, StatefulClusters, and the Job that uninstalls
 	@mkdir -p $(release)
-	$(render) --show-only templates/crd.yaml >$(release)/statefulsingleton-crds.yaml
+	$(render) --set statefulClusters.enabled=true --show-only templates/crd.yaml >$(release)/statefulsingleton-crds.yaml
 	{ printf 'apiVersion: v1\nkind: Namespace\nmetadata:\n  name: statefulsingleton\n'; \
 	$(render) --no-hooks --set crds.install=false --api-versions apps.statefulsingleton.com/v1/StatefulSingleton,apps.statefulsingleton.com/v1/StatefulSetLock; } >$(release)/statefulsingleton.yaml
+	$(render) --set statefulClusters.enabled=true --show-only templates/clusters.yaml --show-only templates/guards-clusters.yaml >$(release)/statefulsingleton-clusters.yaml
 	$(render) --show-only templates/uninstall.yaml >$(release)/statefulsingleton-uninstall.yaml
+	cp charts/kustomize/*.yaml $(release)
 
 .PHONY: release-plugin
 release-plugin: bin/licenses ## Build kubectl stfs for each platform of .krew.yaml: archives, checksums, and Krew's manifest

@@ -65,19 +65,25 @@ var readChart = sync.OnceValue(func() error {
 	return filepath.Walk(chart, func(_ string, _ fs.FileInfo, err error) error { return err })
 })
 
-// render returns the objects of the chart, including hooks. The test fails if an object has an unknown field.
+// render returns the objects of the chart, including hooks.
 func render(t *testing.T, args ...string) []client.Object {
 	t.Helper()
 	out, err := helm(t, append([]string{"template", release, chart, "--namespace", namespace}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return decode(t, out)
+}
+
+// decode returns the objects of manifests. The test fails if an object has an unknown field.
+func decode(t *testing.T, manifests string) []client.Object {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(out)))
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(manifests)))
 	var objects []client.Object
 	for {
 		document, err := documents.Read()

@@ -32,14 +32,15 @@ make release-manifest helm=helm
   set -x
   cd dist/release
   kubectl apply -f statefulsingleton-crds.yaml
-  kubectl apply -f statefulsingleton.yaml
+  kubectl apply -f statefulsingleton.yaml -f statefulsingleton-clusters.yaml
   kubectl rollout status --namespace statefulsingleton deployment/statefulsingleton --timeout=3m
+  kubectl rollout status --namespace statefulsingleton deployment/statefulsingleton-clusters --timeout=3m
   kubectl apply -f ../../examples/quickstart
   kubectl rollout status deployment/quickstart --timeout=2m
   kubectl wait --for=condition=Ready stfs/quickstart --timeout=1m
   kubectl apply -f statefulsingleton-uninstall.yaml
   kubectl wait --namespace statefulsingleton --for=condition=Complete job/statefulsingleton-uninstall --timeout=5m
-  kubectl delete -f statefulsingleton-uninstall.yaml -f statefulsingleton.yaml --ignore-not-found --timeout=3m
+  kubectl delete -f statefulsingleton-uninstall.yaml -f statefulsingleton-clusters.yaml -f statefulsingleton.yaml --ignore-not-found --timeout=3m
 )
 left=$(stuck; kubectl get clusterpolicies -l app.kubernetes.io/managed-by=statefulsingleton -o name)
 if [ -n "$left" ]; then
