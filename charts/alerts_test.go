@@ -84,7 +84,7 @@ var (
 	groupLabels = regexp.MustCompile(`by \(([\w, ]+)\)`)
 )
 
-// TestAlertsSayWhatToDo: an alert has a severity, a summary, the namespace, and a command. The description uses only
+// TestAlertsSayWhatToDo: an alert has a severity, a summary, the object, and a command. The description uses only
 // labels that the expression keeps, because other labels are empty.
 func TestAlertsSayWhatToDo(t *testing.T) {
 	for _, group := range readAlerts(t).Groups {
@@ -108,6 +108,7 @@ func TestAlertsSayWhatToDo(t *testing.T) {
 				for _, label := range usedLabel.FindAllStringSubmatch(description, -1) {
 					used = append(used, label[1])
 				}
+				slices.Sort(kept)
 				slices.Sort(used)
 				if diff := cmp.Diff(kept, slices.Compact(used)); diff != "" {
 					t.Errorf("labels that the expression keeps, and that the description has (-kept +used):\n%s", diff)

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/statefulsingleton/statefulsingleton/controller/cluster"
+	"github.com/statefulsingleton/statefulsingleton/controller/lock"
 	"github.com/statefulsingleton/statefulsingleton/controller/singleton"
 )
 
@@ -55,6 +56,7 @@ func exportedMetrics(t *testing.T) map[string]bool {
 	t.Helper()
 	own := prometheus.NewRegistry()
 	singleton.NewMetrics(own, nil)
+	lock.RegisterMetrics(own, nil)
 	cluster.NewMetrics(own, nil)
 	shared, ok := metrics.Registry.(prometheus.Collector)
 	if !ok {
@@ -113,7 +115,7 @@ func metricsIn(expression string) (names []string) {
 }
 
 var (
-	alertTitle  = regexp.MustCompile(`^Stateful(Singleton|Cluster)\w+$`)
+	alertTitle  = regexp.MustCompile(`^Stateful(Singleton|SetLock|Cluster)\w+$`)
 	alertName   = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)
 	alertReason = regexp.MustCompile(`reason(?:=~?|!=)"([\w|]+)"`)
 )

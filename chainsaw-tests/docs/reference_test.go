@@ -35,7 +35,7 @@ func TestReferenceIsComplete(t *testing.T) {
 		"../controller/singleton/handoff":  {all},
 		"../controller/lock/tenure":        {exported},
 		"../controller/cluster/membership": {exported},
-		"../controller/lock":               {starting("event")},
+		"../controller/lock":               {starting("event"), metricNames},
 		"../controller/cluster":            {starting("event"), texts(isReason), metricNames},
 		"../controller/injection":          {texts(isReason)},
 		"../controller/singleton":          {starting("event"), texts(isReason), metricNames},
@@ -155,7 +155,7 @@ func exitCodes(t *testing.T, dir string) (values []string) {
 	return values
 }
 
-var metricName = regexp.MustCompile(`^statefulsingleton_[a-z_]+$`)
+var metricName = regexp.MustCompile(`^stateful(singleton|setlock|cluster)_[a-z_]+$`)
 
 func metricNames(t *testing.T, dir string) (values []string) {
 	t.Helper()

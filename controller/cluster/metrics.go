@@ -1,22 +1,35 @@
 package cluster
 
 import (
-	"context"
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/scrape"
 )
 
-var (
-	conditionsDesc = prometheus.NewDesc("statefulsingleton_cluster_conditions",
-		"StatefulClusters of a namespace by each of their conditions.", []string{"namespace", "type", "status", "reason"}, nil)
-	membersDesc = prometheus.NewDesc("statefulsingleton_cluster_members",
-		"Members of the StatefulClusters of a namespace by their state.", []string{"namespace", "state"}, nil)
-)
+// gauges are the metrics of each StatefulCluster. Their labels are bounded, because only the controller writes status.
+var gauges = []scrape.Gauge[*v1.StatefulCluster]{
+	scrape.NewGauge("statefulcluster_replicas", "spec.replicas of the StatefulCluster.",
+		nil, func(c *v1.StatefulCluster, export scrape.Export) { export(float64(ptr.Deref(c.Spec.Replicas, 1))) }),
+	scrape.NewGauge("statefulcluster_available_replicas", "Pods of the StatefulCluster that are available.",
+		nil, func(c *v1.StatefulCluster, export scrape.Export) { export(float64(c.Status.AvailableReplicas)) }),
+	scrape.NewGauge("statefulcluster_updated_replicas", "Pods of the StatefulCluster that have the newest revision.",
+		nil, func(c *v1.StatefulCluster, export scrape.Export) { export(float64(c.Status.UpdatedReplicas)) }),
+	scrape.NewGauge("statefulcluster_lost_members", "Members of the StatefulCluster that are lost and keep their claims.",
+		nil, func(c *v1.StatefulCluster, export scrape.Export) {
+			lost := 0
+			for _, member := range c.Status.Members {
+				if member.State == v1.MemberLost {
+					lost++
+				}
+			}
+			export(float64(lost))
+		}),
+	scrape.Conditions[*v1.StatefulCluster]("statefulcluster_condition"),
+}
 
 // Causes of replacements.
 const (
@@ -33,12 +46,12 @@ type Metrics struct {
 	replacements *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics. Conditions and members are counted at each scrape, from the reader. Replacements of each cause are
-// counted from 0.
+// NewMetrics registers the metrics. Those of each StatefulCluster are read at each scrape, from the reader.
+// Replacements of each cause are counted from 0.
 func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
-	registry.MustRegister(states{reader})
+	scrape.Register(registry, reader, &v1.StatefulClusterList{}, gauges...)
 	m := &Metrics{replacements: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
-		Name: "statefulsingleton_cluster_replacements_total",
+		Name: "statefulcluster_replacements_total",
 		Help: "Pods of StatefulClusters that got a successor, by cause.",
 	}, []string{"cause"})}
 	// A series that begins at 1 is no increase for Prometheus.
@@ -63,41 +76,5 @@ func (m *Metrics) replaced(added, lost, removed []v1.ClusterMember, updateRevisi
 			cause = causeRollout
 		}
 		m.replacements.WithLabelValues(cause).Inc()
-	}
-}
-
-// states counts the StatefulClusters of the cache at each scrape.
-type states struct{ reader client.Reader }
-
-func (s states) Describe(descriptions chan<- *prometheus.Desc) {
-	descriptions <- conditionsDesc
-	descriptions <- membersDesc
-}
-
-func (s states) Collect(collected chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	var list v1.StatefulClusterList
-	if err := s.reader.List(ctx, &list); err != nil {
-		collected <- prometheus.NewInvalidMetric(conditionsDesc, err)
-		return
-	}
-	type condition struct{ namespace, conditionType, status, reason string }
-	type member struct{ namespace, state string }
-	conditions, members := map[condition]int{}, map[member]int{}
-	for i := range list.Items {
-		one := &list.Items[i]
-		for _, c := range one.Status.Conditions {
-			conditions[condition{one.Namespace, c.Type, string(c.Status), c.Reason}]++
-		}
-		for _, m := range one.Status.Members {
-			members[member{one.Namespace, string(m.State)}]++
-		}
-	}
-	for c, count := range conditions {
-		collected <- prometheus.MustNewConstMetric(conditionsDesc, prometheus.GaugeValue, float64(count), c.namespace, c.conditionType, c.status, c.reason)
-	}
-	for m, count := range members {
-		collected <- prometheus.MustNewConstMetric(membersDesc, prometheus.GaugeValue, float64(count), m.namespace, m.state)
 	}
 }

@@ -7,43 +7,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
-
-func TestStates(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := v1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	one := func(namespace, name, reason string, states ...v1.MemberState) *v1.StatefulCluster {
-		o := &v1.StatefulCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-		o.Status.Conditions = []metav1.Condition{{Type: v1.ConditionStalled, Status: metav1.ConditionTrue, Reason: reason}}
-		for i, state := range states {
-			o.Status.Members = append(o.Status.Members, v1.ClusterMember{Name: name + "-" + string(rune('0'+i)), State: state})
-		}
-		return o
-	}
-	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-		one("shop", "db", "TooManyLost", v1.MemberActive, v1.MemberLost), one("shop", "cache", "TooManyLost", v1.MemberActive), one("wiki", "db", "WriteRefused"),
-	).Build()
-	want := `
-# HELP statefulsingleton_cluster_conditions StatefulClusters of a namespace by each of their conditions.
-# TYPE statefulsingleton_cluster_conditions gauge
-statefulsingleton_cluster_conditions{namespace="shop",reason="TooManyLost",status="True",type="Stalled"} 2
-statefulsingleton_cluster_conditions{namespace="wiki",reason="WriteRefused",status="True",type="Stalled"} 1
-# HELP statefulsingleton_cluster_members Members of the StatefulClusters of a namespace by their state.
-# TYPE statefulsingleton_cluster_members gauge
-statefulsingleton_cluster_members{namespace="shop",state="Active"} 2
-statefulsingleton_cluster_members{namespace="shop",state="Lost"} 1
-`
-	if err := testutil.CollectAndCompare(states{reader}, strings.NewReader(want)); err != nil {
-		t.Error(err)
-	}
-}
 
 // Each replacement is counted once, with its cause.
 func TestReplacements(t *testing.T) {

@@ -2,22 +2,51 @@ package singleton
 
 import (
 	"cmp"
-	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/internal/scrape"
+	"github.com/statefulsingleton/statefulsingleton/controller/singleton/handoff"
 )
 
-var (
-	singletonsDesc = prometheus.NewDesc("statefulsingleton_singletons",
-		"StatefulSingletons by phase (Idle: no pod exists and none is expected).", []string{"phase"}, nil)
-	conditionsDesc = prometheus.NewDesc("statefulsingleton_conditions",
-		"StatefulSingletons of a namespace by each of their conditions.", []string{"namespace", "type", "status", "reason"}, nil)
-)
+// gauges are the metrics of each StatefulSingleton. Their labels are bounded, because only the controller writes
+// status.
+var gauges = []scrape.Gauge[*v1.StatefulSingleton]{
+	scrape.NewGauge("statefulsingleton_info", "1, with the phase of the StatefulSingleton (Idle: no pod exists and none is expected) and its active pod.",
+		[]string{"phase", "active_pod", "node", "fencing"}, func(s *v1.StatefulSingleton, export scrape.Export) {
+			export(1, cmp.Or(string(s.Status.Phase), "Idle"), s.Status.ActivePod, s.Status.ActiveNode, string(s.Spec.Fencing))
+		}),
+	scrape.NewGauge("statefulsingleton_active", "1 while the StatefulSingleton has an active pod that is Ready or serves until the next pod is warm, otherwise 0.",
+		nil, func(s *v1.StatefulSingleton, export scrape.Export) { export(scrape.Bool(isActive(&s.Status))) }),
+	scrape.NewGauge("statefulsingleton_last_gap_seconds", "Gap of the last handoff. No series until the gap is known.",
+		nil, func(s *v1.StatefulSingleton, export scrape.Export) {
+			if t := s.Status.LastTransition; t != nil && t.GapMilliseconds != nil {
+				export(float64(*t.GapMilliseconds) / 1000)
+			}
+		}),
+	scrape.NewGauge("statefulsingleton_last_handoff_timestamp_seconds", "When the last handoff completed. No series until the new active pod is Ready.",
+		nil, func(s *v1.StatefulSingleton, export scrape.Export) {
+			if t := s.Status.LastTransition; t != nil && t.Ready != nil {
+				export(scrape.Seconds(t.Ready.Time))
+			}
+		}),
+	scrape.Conditions[*v1.StatefulSingleton]("statefulsingleton_condition"),
+}
+
+// isActive returns true if the active pod is Ready, or serves until the next pod of a rollout is warm. In a rollout,
+// the status does not say whether the active pod is still as Ready as it was before.
+func isActive(status *v1.StatefulSingletonStatus) bool {
+	switch outcomeOf(status) {
+	case handoff.Rolling, handoff.StandbyNotWarm, handoff.Retiring:
+		return status.LastTransition != nil && status.LastTransition.Ready != nil
+	default:
+		return status.ActivePod != "" && meta.IsStatusConditionTrue(status.Conditions, v1.ConditionReady)
+	}
+}
 
 // Metrics are the metrics of handoffs.
 type Metrics struct {
@@ -26,10 +55,10 @@ type Metrics struct {
 	seconds  prometheus.Histogram
 }
 
-// NewMetrics registers the controller's metrics. Singletons and their conditions are counted at each scrape, from the
-// reader. Handoffs of each cause and proof are counted from 0.
+// NewMetrics registers the controller's metrics. Those of each singleton are read at each scrape, from the reader.
+// Handoffs of each cause and proof are counted from 0.
 func NewMetrics(registry prometheus.Registerer, reader client.Reader) *Metrics {
-	registry.MustRegister(states{reader})
+	scrape.Register(registry, reader, &v1.StatefulSingletonList{}, gauges...)
 	metrics := promauto.With(registry)
 	m := &Metrics{
 		handoffs: metrics.NewCounterVec(prometheus.CounterOpts{
@@ -86,40 +115,5 @@ func (m *Metrics) completed(t *v1.Transition) {
 	}
 	if t.Started != nil {
 		m.seconds.Observe(t.Ready.Sub(t.Started.Time).Seconds())
-	}
-}
-
-// states counts the singletons of the cache at each scrape.
-type states struct{ reader client.Reader }
-
-func (s states) Describe(descriptions chan<- *prometheus.Desc) {
-	descriptions <- singletonsDesc
-	descriptions <- conditionsDesc
-}
-
-func (s states) Collect(collected chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	var list v1.StatefulSingletonList
-	if err := s.reader.List(ctx, &list); err != nil {
-		collected <- prometheus.NewInvalidMetric(singletonsDesc, err)
-		return
-	}
-	// Each phase has a series, even at 0, because alerts can compare it.
-	phases := map[string]int{"Idle": 0, string(v1.PhaseRunning): 0, string(v1.PhaseTransitioning): 0, string(v1.PhaseFailed): 0}
-	type condition struct{ namespace, conditionType, status, reason string }
-	conditions := map[condition]int{}
-	for i := range list.Items {
-		one := &list.Items[i]
-		phases[cmp.Or(string(one.Status.Phase), "Idle")]++
-		for _, c := range one.Status.Conditions {
-			conditions[condition{one.Namespace, c.Type, string(c.Status), c.Reason}]++
-		}
-	}
-	for phase, count := range phases {
-		collected <- prometheus.MustNewConstMetric(singletonsDesc, prometheus.GaugeValue, float64(count), phase)
-	}
-	for c, count := range conditions {
-		collected <- prometheus.MustNewConstMetric(conditionsDesc, prometheus.GaugeValue, float64(count), c.namespace, c.conditionType, c.status, c.reason)
 	}
 }

@@ -3,7 +3,6 @@ package singleton
 import (
 	"encoding/json"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,36 +15,6 @@ import (
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
-
-func TestStates(t *testing.T) {
-	one := func(namespace, name string, phase v1.Phase, conditions ...metav1.Condition) *v1.StatefulSingleton {
-		return &v1.StatefulSingleton{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Status:     v1.StatefulSingletonStatus{Phase: phase, Conditions: conditions},
-		}
-	}
-	lost := metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue, Reason: "HolderLost"}
-	fine := metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionFalse, Reason: "HolderReady"}
-	reader := fakeClient(
-		one("shop", "db", v1.PhaseFailed, lost), one("shop", "licences", v1.PhaseFailed, lost), one("shop", "new", ""),
-		one("wiki", "db", v1.PhaseRunning, fine),
-	)
-	want := `
-# HELP statefulsingleton_conditions StatefulSingletons of a namespace by each of their conditions.
-# TYPE statefulsingleton_conditions gauge
-statefulsingleton_conditions{namespace="shop",reason="HolderLost",status="True",type="Stalled"} 2
-statefulsingleton_conditions{namespace="wiki",reason="HolderReady",status="False",type="Stalled"} 1
-# HELP statefulsingleton_singletons StatefulSingletons by phase (Idle: no pod exists and none is expected).
-# TYPE statefulsingleton_singletons gauge
-statefulsingleton_singletons{phase="Failed"} 2
-statefulsingleton_singletons{phase="Idle"} 1
-statefulsingleton_singletons{phase="Running"} 1
-statefulsingleton_singletons{phase="Transitioning"} 0
-`
-	if err := testutil.CollectAndCompare(states{reader}, strings.NewReader(want)); err != nil {
-		t.Error(err)
-	}
-}
 
 // Prometheus sees each series of the API's causes and proofs before the first handoff, and no other series.
 func TestHandoffsAreCountedFromZero(t *testing.T) {

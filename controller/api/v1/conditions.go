@@ -7,3 +7,6 @@ func (s *StatefulSingleton) GetConditions() []metav1.Condition { return s.Status
 
 // GetConditions returns the conditions in the status.
 func (l *StatefulSetLock) GetConditions() []metav1.Condition { return l.Status.Conditions }
+
+// GetConditions returns the conditions in the status.
+func (c *StatefulCluster) GetConditions() []metav1.Condition { return c.Status.Conditions }

@@ -127,7 +127,7 @@ func TestRun(t *testing.T) {
 		return ""
 	}).Should(Equal("KyvernoMissing"))
 	prometheus := scraper{authority, createReader(t, "prometheus")}
-	g.Eventually(func() (string, error) { return prometheus.scrape("https://" + metrics + "/metrics") }).Should(ContainSubstring(`statefulsingleton_singletons{phase="Idle"} 1`))
+	g.Eventually(func() (string, error) { return prometheus.scrape("https://" + metrics + "/metrics") }).Should(ContainSubstring(`name="` + s.Name + `",namespace="` + s.Namespace + `",node="",phase="Idle"} 1`))
 	wantProtected(t, metrics, authority)
 	g.Expect(c.Delete(t.Context(), s)).To(Succeed())
 	wantDeleted(g, t, s)

@@ -157,6 +157,7 @@ func run(ctx context.Context, o runOptions) error {
 	}
 	gates := &singleton.ReadinessGates{Client: mgr.GetClient(), Live: live, Clock: clock.RealClock{}}
 	access := &singleton.LeaseAccess{Client: mgr.GetClient(), Live: live, Recorder: recorder}
+	lock.RegisterMetrics(metrics.Registry, mgr.GetClient())
 	locks := &lock.Reconciler{Client: mgr.GetClient(), Live: live, Clock: clock.RealClock{}, Recorder: recorder, Injection: lockPolicies}
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{policyReconciler, lockPolicies, reconciler, gates, access, locks} {
 		if err := r.SetupWithManager(mgr); err != nil {
