@@ -40,7 +40,7 @@ func scraped(t *testing.T, reader client.Reader) (series []string) {
 	cluster.NewMetrics(registry, reader)
 	for line := range strings.Lines(scrapeOf(t, registry)) {
 		if strings.Contains(line, `namespace="prod"`) {
-			series = append(series, strings.Replace(strings.TrimSpace(line), `namespace="prod",`, "", 1))
+			series = append(series, strings.Replace(strings.TrimSpace(line), `,namespace="prod"`, "", 1))
 		}
 	}
 	return series
@@ -214,6 +214,9 @@ func TestSeriesFollowTheObjects(t *testing.T) {
 	)
 	if diff := cmp.Diff([]string{of + `reason="NoReadyPod",status="False",type="Ready"} 1`, its}, conditions()); diff != "" {
 		t.Errorf("series without a writer (-want +got):\n%s", diff)
+	}
+	if err := cache.Get(t.Context(), client.ObjectKeyFromObject(db), db); err != nil {
+		t.Fatal(err)
 	}
 	db.Status.Conditions = ready("WriterReady")
 	if err := cache.Status().Update(t.Context(), db); err != nil {
