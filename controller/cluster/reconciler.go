@@ -35,8 +35,6 @@ const (
 )
 
 const (
-	// reasonWriteRefused is the reason of the conditions if the API server rejects a write. The message has the error.
-	reasonWriteRefused = "WriteRefused"
 	// reasonTooManyPods is the reason of the conditions if the pods, their claims, or the objects that they refer to, are too many or
 	// too large. No decision is made.
 	reasonTooManyPods = "TooManyPods"
@@ -102,7 +100,7 @@ func (r *Reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	if err != nil {
 		cluster.Status.Conditions = stored.DeepCopy().Status.Conditions // a repeated error must not change their times
-		reportStalled(cluster, reasonWriteRefused, "can't "+apply.ErrorText(err))
+		reportStalled(cluster, string(membership.WriteRefused), "can't "+apply.ErrorText(err))
 	}
 	failed := r.writeStatus(ctx, stored, cluster)
 	if apierrors.IsConflict(failed) && r.isTemporary(cluster, failed) {

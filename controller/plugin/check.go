@@ -209,6 +209,7 @@ type permission struct {
 var permissions = []commandPermissions{
 	{"status, explain", []permission{
 		{v1.GroupVersion.Group, "statefulsingletons", []string{"get", "list"}},
+		{v1.GroupVersion.Group, "statefulsetlocks", []string{"get", "list"}},
 		{"", "pods", []string{"get", "list"}},
 		{"", "persistentvolumeclaims", []string{"get"}},
 		{"apps", "deployments", []string{"get"}},

@@ -17,9 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,6 +42,8 @@ type cluster struct {
 	where string
 	// serverVersion returns the version of Kubernetes.
 	serverVersion func() (*version.Info, error)
+	// log reads the log of a container.
+	log func(ctx context.Context, namespace, pod string, options *corev1.PodLogOptions) ([]byte, error)
 }
 
 func connect(flags kubectlFlags, warnings io.Writer) (*cluster, error) {
@@ -65,7 +69,14 @@ func connect(flags kubectlFlags, warnings io.Writer) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	return &cluster{Client: c, namespace: namespace, named: named, where: flags.where(), serverVersion: served.ServerVersion}, nil
+	core, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster: %w", err)
+	}
+	log := func(ctx context.Context, namespace, pod string, options *corev1.PodLogOptions) ([]byte, error) {
+		return core.Pods(namespace).GetLogs(pod, options).DoRaw(ctx)
+	}
+	return &cluster{Client: c, namespace: namespace, named: named, where: flags.where(), serverVersion: served.ServerVersion, log: log}, nil
 }
 
 // newScheme returns a scheme with the kinds that the commands read and write.
@@ -147,61 +158,81 @@ func (c *cluster) names(ctx context.Context, list client.ObjectList, namespace s
 	return names, err
 }
 
-// observed is a StatefulSingleton or a StatefulSetLock with its Snapshot, as the controller reads it.
+// observed is an object with its Snapshot, as the controller reads it.
 type observed interface {
+	at() place
 	status(now time.Time) Status
 	explanation(now time.Time) explanation
+	// attested returns the object with an attestation of the pod with the UID, and what the controller would do with it.
+	attested(uid types.UID, now time.Time) (client.Object, verdict)
+	// podName returns the name of the pod with the UID, which exists or is recorded.
+	podName(uid types.UID) string
 }
 
 // place names an object and says where it was read, for the texts and the commands that are printed.
 type place struct {
-	in                    *cluster
-	kind, namespace, name string
+	in *cluster
+	kind
+	object client.Object
 	// hidden is what the user cannot read. A decision or a message that depends on it can differ from the controller's.
 	hidden string
 }
 
+func (p place) at() place { return p }
+
+// arg returns the argument that names the object.
+func (p place) arg() string { return p.argument(p.object.GetName()) }
+
+// String returns kind, namespace and name.
+func (p place) String() string { return p.name + " " + fullName(p.object) }
+
 // kubectl returns a kubectl command for the cluster and the namespace.
 func (p place) kubectl(format string, args ...any) string {
-	return p.in.kubectl("%s -n %s", fmt.Sprintf(format, args...), p.namespace)
+	return p.in.kubectl("%s -n %s", fmt.Sprintf(format, args...), p.object.GetNamespace())
 }
 
-// lookAt reads the object of an argument such as db or lock/db.
+// lookAt reads the object of an argument such as db or ssl/db, and its Snapshot.
 func (c *cluster) lookAt(ctx context.Context, arg string) (observed, error) {
-	name, isLock := lockName(arg)
-	if !isLock {
-		return c.lookAtSingleton(ctx, arg)
-	}
-	lock := &v1.StatefulSetLock{}
-	if err := c.find(ctx, name, lock, &v1.StatefulSetLockList{}); err != nil {
+	o, err := c.read(ctx, arg, allKinds...)
+	if err != nil {
 		return nil, err
 	}
-	return c.lookAtLock(ctx, lock)
+	return c.look(ctx, o)
+}
+
+// look reads the Snapshot of an object.
+func (c *cluster) look(ctx context.Context, o client.Object) (observed, error) {
+	switch o := o.(type) {
+	case *v1.StatefulSetLock:
+		return c.lookAtLock(ctx, o)
+	case *v1.StatefulCluster:
+		return c.lookAtCluster(ctx, o)
+	case *v1.StatefulSingleton:
+		return c.lookAtSingleton(ctx, o)
+	}
+	return nil, fmt.Errorf("%T is no kind of this project", o)
 }
 
 func (c *cluster) lookAtLock(ctx context.Context, lock *v1.StatefulSetLock) (lockView, error) {
 	reader := &hiding{Reader: c}
 	snapshot, err := observe.Observer{Client: reader, Live: reader}.ObserveLock(ctx, lock)
-	return lockView{snapshot, place{c, "StatefulSetLock", lock.Namespace, lock.Name, reader.hidden()}}, err
+	return lockView{snapshot, place{c, lockKind, lock, reader.hidden()}}, err
 }
 
-// lookAtSingleton reads the singleton with the name.
-func (c *cluster) lookAtSingleton(ctx context.Context, name string) (view, error) {
-	singleton := &v1.StatefulSingleton{}
-	if err := c.find(ctx, name, singleton, &v1.StatefulSingletonList{}); err != nil {
-		return view{}, err
-	}
-	return c.look(ctx, singleton)
+func (c *cluster) lookAtCluster(ctx context.Context, of *v1.StatefulCluster) (clusterView, error) {
+	reader := &hiding{Reader: c}
+	snapshot, err := observe.Observer{Client: reader, Live: reader}.ObserveCluster(ctx, of)
+	return clusterView{snapshot, place{c, clusterKind, of, reader.hidden()}}, err
 }
 
-// look reads the Snapshot of a singleton. If the user cannot read nodes, look assumes that nodes are Ready.
-func (c *cluster) look(ctx context.Context, singleton *v1.StatefulSingleton) (view, error) {
+// lookAtSingleton assumes that nodes are Ready if the user cannot read nodes.
+func (c *cluster) lookAtSingleton(ctx context.Context, singleton *v1.StatefulSingleton) (view, error) {
 	reader := &hiding{Reader: c}
 	snapshot, err := observe.Observer{Client: reader, Live: reader}.Observe(ctx, singleton)
 	if reader.nodes.Load() {
 		assumeReady(&snapshot)
 	}
-	return view{snapshot, place{c, "StatefulSingleton", singleton.Namespace, singleton.Name, reader.hidden()}}, err
+	return view{snapshot, place{c, singletonKind, singleton, reader.hidden()}}, err
 }
 
 // assumeReady adds a Ready node for each pod that is not terminating, if the user cannot read nodes. Otherwise, the

@@ -11,45 +11,48 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// completeName completes the names of the singletons in the namespace.
-func (c commands) completeName(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.completeFirst(cmd.Context(), args, typed, "", &v1.StatefulSingletonList{})
-}
-
-// completeNameOrLock is completeName, and also completes the names of the StatefulSetLocks after lock/.
-func (c commands) completeNameOrLock(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	const prefix = "lock/"
-	if !strings.HasPrefix(typed, prefix) {
-		return c.completeName(cmd, args, typed)
+// completeKinds completes the first argument with the objects of the kinds in the namespace: the objects of all kinds, or those of the
+// kind that the user has typed.
+func (c commands) completeKinds(accepted ...kind) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return c.complete(cmd.Context(), typed, func(ctx context.Context, in *cluster) (all []string, err error) {
+			word, _, hasKind := strings.Cut(typed, "/")
+			for _, k := range accepted {
+				if hasKind && !k.is(word) {
+					continue
+				}
+				objects, err := in.objects(ctx, k, in.namespace)
+				if err != nil {
+					return nil, err
+				}
+				for _, o := range objects {
+					argument := k.argument(o.GetName())
+					if hasKind {
+						argument = word + "/" + o.GetName()
+					}
+					all = append(all, argument)
+				}
+			}
+			return all, nil
+		})
 	}
-	return c.completeFirst(cmd.Context(), args, typed, prefix, &v1.StatefulSetLockList{})
-}
-
-// completeCluster completes the names of the StatefulClusters after stc/.
-func (c commands) completeCluster(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.completeFirst(cmd.Context(), args, typed, "stc/", &v1.StatefulClusterList{})
-}
-
-// completeFirst completes the first argument with the names of the objects of a kind in the namespace, after a prefix.
-func (c commands) completeFirst(ctx context.Context, args []string, typed, prefix string, list client.ObjectList) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return c.complete(ctx, typed, prefix, list, func(in *cluster) string { return in.namespace })
 }
 
 // completeNamespace completes the namespaces of the cluster.
 func (c commands) completeNamespace(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.complete(cmd.Context(), typed, "", &corev1.NamespaceList{}, func(*cluster) string { return metav1.NamespaceAll })
+	return c.complete(cmd.Context(), typed, func(ctx context.Context, in *cluster) ([]string, error) {
+		return in.names(ctx, &corev1.NamespaceList{}, metav1.NamespaceAll)
+	})
 }
 
-// complete returns the names of the objects of a kind. The time limit is short, because the user waits after a key press.
-func (c commands) complete(ctx context.Context, typed, prefix string, list client.ObjectList, namespace func(*cluster) string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// complete returns the words of the cluster that begin with what the user typed. The time limit is short, because the user waits after
+// a key press.
+func (c commands) complete(ctx context.Context, typed string, words func(context.Context, *cluster) ([]string, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const timeLimit = 3 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
@@ -57,14 +60,11 @@ func (c commands) complete(ctx context.Context, typed, prefix string, list clien
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	names, err := in.names(ctx, list, namespace(in))
+	all, err := words(ctx, in)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	for i := range names {
-		names[i] = prefix + names[i]
-	}
-	return beginningWith(typed, names), cobra.ShellCompDirectiveNoFileComp
+	return beginningWith(typed, all), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeContext completes the contexts of the kubeconfig.

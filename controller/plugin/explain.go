@@ -15,15 +15,17 @@ import (
 
 func (c commands) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain NAME | lock/NAME",
-		Short: "Explain why a StatefulSingleton or a StatefulSetLock is not Ready, and which commands help",
-		Long: `explain says why a StatefulSingleton is not Ready, or why the next pod would not be held. It also prints commands
-that help. explain reads the cluster itself, so it works while the controller is down. With lock/NAME it explains a
-StatefulSetLock.`,
+		Use:   "explain " + anyName,
+		Short: "Explain why an object is not Ready, and which commands help",
+		Long: `explain says why a StatefulSingleton (stfs/NAME, or only NAME), a StatefulSetLock (ssl/NAME) or a StatefulCluster
+(stc/NAME) is not Ready, or why the next pod would not be held. It also prints commands that help. explain reads the
+cluster itself, so it works while the controller is down.`,
 		Example: `  kubectl stfs explain db -n prod
 
-  kubectl stfs explain lock/postgres -n prod`,
-		Args: takes(1, 1), ValidArgsFunction: c.completeNameOrLock,
+  kubectl stfs explain ssl/postgres -n prod
+
+  kubectl stfs explain stc/cassandra -n prod`,
+		Args: takes(1, 1), ValidArgsFunction: c.completeKinds(allKinds...),
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
 			o, err := in.lookAt(ctx, args[0])
 			if err != nil {
@@ -48,7 +50,7 @@ type explanation struct {
 // text returns the explanation as text.
 func (e explanation) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s/%s %s\n", e.kind, e.namespace, e.name, e.headline)
+	fmt.Fprintf(&b, "%s %s\n", e.place, e.headline)
 	for _, text := range e.texts {
 		fmt.Fprintf(&b, "\n%s\n", text)
 	}
@@ -65,14 +67,14 @@ func (e explanation) text() string {
 func (p place) check() help { return help{"check the installation", p.kubectl("stfs check")} }
 
 // explainDeletion says what the deletion waits for: the message. Empty: it waits for nothing.
-func (p place) explainDeletion(message, shortName string) explanation {
+func (p place) explainDeletion(message string) explanation {
 	e := explanation{place: p, headline: "is being deleted"}
 	switch {
 	case p.hidden != "":
-		e.texts = []string{"You do not have permission to read " + p.hidden + ", so this command cannot show what the deletion waits for. The events of the " + p.kind + " show it."}
-		e.helps = []help{{"show the events", p.kubectl("describe %s %s", shortName, p.name)}}
+		e.texts = []string{"You do not have permission to read " + p.hidden + ", so this command cannot show what the deletion waits for. The events of the " + p.name + " show it."}
+		e.helps = []help{{"show the events", p.kubectl("describe %s %s", p.shortName, p.object.GetName())}}
 	case message == "":
-		e.texts = []string{fmt.Sprintf("Nothing blocks the deletion, and the controller removes the %[1]s within seconds. If the %[1]s stays longer, the controller does not run.", p.kind)}
+		e.texts = []string{fmt.Sprintf("Nothing blocks the deletion, and the controller removes the %[1]s within seconds. If the %[1]s stays longer, the controller does not run.", p.name)}
 		e.helps = []help{p.check()}
 	default:
 		e.texts = []string{p.in.amended(message)}
@@ -84,12 +86,12 @@ func (p place) explainDeletion(message, shortName string) explanation {
 // controller reads. If condition PolicyInstalled is not True, it says why it is not known what happens to new pods.
 func (e *explanation) addCaveats(stale bool, conditions []metav1.Condition, newPods string) {
 	if stale {
-		e.texts = append(e.texts, "The status of the "+e.kind+" does not report this yet. "+
+		e.texts = append(e.texts, "The status of the "+e.name+" does not report this yet. "+
 			"If the status does not change within a few seconds, the controller does not run.")
 		e.helps = append(e.helps, e.check())
 	}
 	if e.hidden != "" {
-		e.texts = append(e.texts, "You do not have permission to read "+e.hidden+", so this is what the status of the "+e.kind+" says.")
+		e.texts = append(e.texts, "You do not have permission to read "+e.hidden+", so this is what the status of the "+e.name+" says.")
 	}
 	if newPods == "" || meta.IsStatusConditionTrue(conditions, v1.ConditionPolicyInstalled) {
 		return

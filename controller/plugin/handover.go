@@ -15,7 +15,7 @@ import (
 
 func (c commands) handoverCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "handover NAME",
+		Use:   "handover [stfs/]NAME",
 		Short: "Request a handoff from the holder to another pod",
 		Long: `handover asks the controller to replace the holder once. If spec.handoff is Manual and a standby waits for a request,
 the standby takes over. Otherwise the controller starts a rollout of the owning Deployment. The holder stops when
@@ -25,9 +25,13 @@ handover does not wait for the handoff. If no pod can be warm beside the holder,
 handover writes nothing and fails with the reason.`,
 		Example: `  kubectl stfs handover db -n prod
   kubectl stfs status db -n prod -w`,
-		Args: takes(1, 1), ValidArgsFunction: c.completeName,
+		Args: takes(1, 1), ValidArgsFunction: c.completeKinds(singletonKind),
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
-			s, err := in.lookAtSingleton(ctx, args[0])
+			singleton, err := in.read(ctx, args[0], singletonKind)
+			if err != nil {
+				return err
+			}
+			s, err := in.lookAtSingleton(ctx, singleton.(*v1.StatefulSingleton))
 			if err != nil {
 				return err
 			}

@@ -1,11 +1,13 @@
 package plugin
 
 import (
-	"strings"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/lock/tenure"
@@ -17,12 +19,6 @@ const (
 	reader = "Reader"
 )
 
-// lockName returns the name of a StatefulSetLock in an argument such as lock/db or ssl/db.
-func lockName(arg string) (name string, ok bool) {
-	kind, name, ok := strings.Cut(arg, "/")
-	return name, ok && (kind == "lock" || kind == "ssl")
-}
-
 // lockView is a StatefulSetLock with its Snapshot, as the controller reads it.
 type lockView struct {
 	tenure.Snapshot
@@ -33,8 +29,9 @@ type lockView struct {
 func (s lockView) status(time.Time) Status {
 	lock := s.Lock
 	status := Status{
-		kind: s.kind, Namespace: lock.Namespace, Name: lock.Name, StatefulSet: lock.Spec.StatefulSetName, Fencing: lock.Spec.Fencing,
-		Epoch: lock.Status.Epoch, Message: lock.Status.Message, Deleting: !lock.DeletionTimestamp.IsZero(),
+		kind: s.kind.name, state: fmt.Sprintf("StatefulSet %s, fencing %s, epoch %d", lock.Spec.StatefulSetName, lock.Spec.Fencing, lock.Status.Epoch),
+		Namespace: lock.Namespace, Name: lock.Name, StatefulSet: lock.Spec.StatefulSetName, Fencing: lock.Spec.Fencing,
+		Epoch: &lock.Status.Epoch, Message: lock.Status.Message, Deleting: !lock.DeletionTimestamp.IsZero(),
 		Pods: []Pod{}, Conditions: append([]metav1.Condition{}, lock.Status.Conditions...),
 	}
 	uid, known := lock.Status.WriterPodUID, false
@@ -49,7 +46,7 @@ func (s lockView) status(time.Time) Status {
 		status.Pods = append(status.Pods, Pod{Name: lock.Status.WriterPod, UID: uid, Role: writer, Node: lock.Status.WriterNode, Gone: true})
 	}
 	if t := lock.Status.LastTransition; t != nil {
-		status.LastTransition, status.change = t, change{cause: string(t.Cause), from: t.From, to: t.To, proof: t.Proof}
+		status.LastTransition, status.change = t, change{of: "change of the writer", cause: string(t.Cause), from: t.From, to: t.To, proof: t.Proof}
 	}
 	return status
 }
@@ -58,7 +55,11 @@ func (s lockView) status(time.Time) Status {
 func (s lockView) explanation(now time.Time) explanation {
 	if !s.Lock.DeletionTimestamp.IsZero() {
 		_, message := tenure.Finalize(s.Snapshot)
-		return s.explainDeletion(message, "ssl")
+		e := s.explainDeletion(message)
+		if message != "" {
+			e.helps = append(e.helps, s.attestWriter(now)...)
+		}
+		return e
 	}
 	reported := meta.FindStatusCondition(s.Lock.Status.Conditions, v1.ConditionReady)
 	status, stale := s.Lock.Status, reported == nil
@@ -76,7 +77,7 @@ func (s lockView) explanation(now time.Time) explanation {
 		}
 		e.headline += ": " + is.Reason
 		e.texts = append(e.texts, s.in.amended(status.Message))
-		e.helps = s.helps(tenure.Outcome(is.Reason))
+		e.helps = s.helps(tenure.Outcome(is.Reason), now)
 		if tenure.Outcome(is.Reason).Refused() { // the lock has no policy, and needs none
 			newPods = ""
 		}
@@ -89,7 +90,7 @@ func (s lockView) explanation(now time.Time) explanation {
 }
 
 // helps returns the commands that help with an outcome.
-func (s lockView) helps(outcome tenure.Outcome) []help {
+func (s lockView) helps(outcome tenure.Outcome, now time.Time) []help {
 	spec, pod := s.Lock.Spec, s.Lock.Status.WriterPod
 	switch outcome {
 	case tenure.NoStatefulSet, tenure.NoReadyPod:
@@ -108,7 +109,9 @@ func (s lockView) helps(outcome tenure.Outcome) []help {
 			{"show the Lease", s.kubectl("get lease %s -o yaml", spec.LeaseName)},
 		}
 	case tenure.WriterStopping:
-		return []help{{"show what the kubelet reports", s.kubectl("describe pod %s", pod)}}
+		return append([]help{{"show what the kubelet reports", s.kubectl("describe pod %s", pod)}}, s.attestWriter(now)...)
+	case tenure.WriterLost:
+		return s.attestWriter(now)
 	case tenure.SecondLock:
 		return []help{{"show the locks of the namespace", s.kubectl("get ssl -o custom-columns=NAME:.metadata.name,STATEFULSET:.spec.statefulSetName")}}
 	case tenure.ForeignLease, tenure.TenureRevoked, tenure.LeaseHeld:
@@ -116,4 +119,27 @@ func (s lockView) helps(outcome tenure.Outcome) []help {
 	default: // the message of the lock has the command, or none is needed
 		return nil
 	}
+}
+
+// attestWriter returns the command that attests the termination of the writer, or none if the controller needs no attestation.
+func (s lockView) attestWriter(now time.Time) []help {
+	return attestHelps(s, now, s.Lock.Status.WriterPodUID)
+}
+
+// attested implements observed.
+func (s lockView) attested(uid types.UID, now time.Time) (client.Object, verdict) {
+	attested := withAttestation(s.Lock, uid)
+	with := s.Snapshot
+	with.Lock = attested
+	for _, step := range tenure.Decide(with, now).Steps {
+		if taken, is := step.(tenure.TakeAttestation); is && taken.Refused != "" {
+			return attested, verdict{refused: taken.Refused}
+		}
+	}
+	return attested, verdict{proven: tenure.Decide(s.Snapshot, now).Status.WriterPodUID != uid}
+}
+
+// podName implements observed.
+func (s lockView) podName(uid types.UID) string {
+	return nameOfPod(s.Pods, uid, s.Lock.Status.WriterPod)
 }

@@ -39,18 +39,21 @@ type commands struct {
 func (c commands) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-stfs",
-		Short: "Show the holder of a StatefulSingleton, and why it is not Ready",
-		Long: `kubectl stfs shows the holder and the standbys of a StatefulSingleton, and explains why the StatefulSingleton is not
-Ready. It shows how Kyverno would change a new pod. It can also request a handoff, and attest that a pod has
+		Short: "Show StatefulSingletons, StatefulSetLocks and StatefulClusters, and why they are not Ready",
+		Long: `kubectl stfs shows the holder and the standbys of a StatefulSingleton, the writer of a StatefulSetLock and the members of a
+StatefulCluster, and explains why they are not Ready. It shows how Kyverno would change a new pod. It can also request a handoff, and attest that a pod has
 terminated.`,
-		Example: `  # Show all StatefulSingletons of the namespace
+		Example: `  # Show all StatefulSingletons, StatefulSetLocks and StatefulClusters of the namespace
   kubectl stfs status
 
   # Explain why a StatefulSingleton is not Ready, and print commands that help
   kubectl stfs explain db -n prod
 
   # Check the cluster, Kyverno, the guards, the controller and your permissions
-  kubectl stfs check`,
+  kubectl stfs check
+
+  # Write an archive for a bug report
+  kubectl stfs report -n prod`,
 		Version:       c.version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

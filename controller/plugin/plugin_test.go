@@ -93,17 +93,25 @@ func TestOutput(t *testing.T) {
 		"explain-one-terminating":   {"helps", "explain several", answers{}},
 		"explain-warm-in-set":       {"helps", "explain set", answers{}},
 		"explain-deleting-shared":   {"helps", "explain shared", answers{}},
-		"status-of-lock":            {"locks", "status lock/postgres", answers{}},
-		"status-of-lock-json":       {"locks", "status ssl/queue -o json", answers{}},
+		"status-of-lock":            {"locks", "status ssl/postgres", answers{}},
+		"status-of-lock-json":       {"locks", "status StatefulSetLock/queue -o json", answers{}},
 		"status-of-locks":           {"locks", "status -A", answers{}},
-		"explain-lock":              {"locks", "explain lock/postgres", answers{}},
-		"explain-lock-lost-node":    {"locks", "explain lock/queue --context=staging", answers{}},
-		"explain-lock-lease-hidden": {"locks", "explain lock/postgres", answers{forbidden: []string{"get leases"}}},
-		"explain-lock-no-set":       {"locks", "explain lock/none", answers{}},
-		"explain-lock-rejected":     {"locks", "explain lock/rejected", answers{}},
-		"explain-lock-deleting":     {"locks", "explain lock/leaving", answers{}},
-		"explain-lock-hidden":       {"locks", "explain lock/leaving", nodes},
 		"history":                   {"running", "history db", answers{}},
+		"explain-lock":              {"locks", "explain ssl/postgres", answers{}},
+		"explain-lock-lost-node":    {"locks", "explain ssl/queue --context=staging", answers{}},
+		"explain-lock-lease-hidden": {"locks", "explain ssl/postgres", answers{forbidden: []string{"get leases"}}},
+		"explain-lock-no-set":       {"locks", "explain ssl/none", answers{}},
+		"explain-lock-rejected":     {"locks", "explain ssl/rejected", answers{}},
+		"explain-lock-deleting":     {"locks", "explain ssl/leaving", answers{}},
+		"explain-lock-hidden":       {"locks", "explain ssl/leaving", nodes},
+		"status-of-cluster":         {"members", "status stc/db", answers{}},
+		"status-of-cluster-json":    {"members", "status statefulcluster.apps.statefulsingleton.com/db -o json", answers{}},
+		"status-of-clusters":        {"members", "status", answers{}},
+		"explain-cluster":           {"members", "explain stc/db --context=staging", answers{}},
+		"explain-cluster-ready":     {"members", "explain stc/calm", answers{}},
+		"explain-cluster-deleting":  {"members", "explain stc/leaving", answers{}},
+		"explain-cluster-hidden":    {"members", "explain stc/db", nodes},
+		"status-of-cluster-hidden":  {"members", "status stc/leaving", nodes},
 		"inject":                    {"running", "inject -f testdata/manifests/list.yaml", answers{admit: kyverno}},
 		"inject-yaml":               {"running", "inject -f testdata/manifests/deployment.yaml -o yaml", answers{admit: kyverno}},
 		"inject-not-held":           {"running", "inject -f testdata/manifests/deployment.yaml", answers{admit: incomplete}},
@@ -140,7 +148,7 @@ func TestLine(t *testing.T) {
 		answers     answers
 		want        string
 	}{
-		"status of none":           {"cluster", "status", answers{}, "There are no StatefulSingletons in namespace prod. To list all namespaces, use -A."},
+		"status of none":           {"cluster", "status", answers{}, "There are no StatefulSingletons, StatefulSetLocks or StatefulClusters in namespace prod. To list all namespaces, use -A."},
 		"status all and name":      {"running", "status db -A", answers{}, "error: -A shows the objects of all namespaces, so it cannot be used with a name. Leave out the name, or replace -A with -n and a namespace"},
 		"status unknown output":    {"running", "status -o wide", answers{}, `error: --output is "wide": use text, json or yaml`},
 		"unknown name":             {"several", "status web", answers{}, "error: StatefulSingleton web does not exist in namespace prod. The namespace has: cache, db"},
@@ -148,12 +156,18 @@ func TestLine(t *testing.T) {
 		"not installed":            {"cluster", "status --context=staging", answers{unserved: []string{"StatefulSingleton"}}, `error: the API server does not serve StatefulSingletons: no matches for kind "StatefulSingleton" in version "apps.statefulsingleton.com/v1". Install the chart, or select another cluster with --context. To check all requirements, run: kubectl stfs check -n prod --context=staging`},
 		"forbidden":                {"running", "status", answers{forbidden: []string{"list statefulsingletons"}}, "error: statefulsingletons is forbidden: no role allows it. To check your permissions, run: kubectl stfs check -n prod"},
 		"unknown flag":             {"running", "status --wach", answers{}, "error: unknown flag: --wach. To list the flags, run: kubectl stfs status --help"},
-		"unknown lock":             {"locks", "status lock/web", answers{}, "error: StatefulSetLock web does not exist in namespace prod. The namespace has: leaving, none, postgres, queue, rejected"},
+		"unknown kind":             {"running", "status pod/db", answers{}, `error: "pod/db" is not the name of an object for this command: use NAME or stfs/NAME for a StatefulSingleton, ssl/NAME for a StatefulSetLock, stc/NAME for a StatefulCluster`},
+		"unknown group":            {"running", "status ssl.apps/db", answers{}, `error: "ssl.apps/db" is not the name of an object for this command: use NAME or stfs/NAME for a StatefulSingleton, ssl/NAME for a StatefulSetLock, stc/NAME for a StatefulCluster`},
+		"no name":                  {"running", "explain stfs/", answers{}, `error: "stfs/" is not the name of an object for this command: use NAME or stfs/NAME for a StatefulSingleton, ssl/NAME for a StatefulSetLock, stc/NAME for a StatefulCluster`},
+		"empty name":               {"running", "status ''", answers{}, `error: "" is not the name of an object for this command: use NAME or stfs/NAME for a StatefulSingleton, ssl/NAME for a StatefulSetLock, stc/NAME for a StatefulCluster`},
+		"clusters not installed":   {"running", "explain stc/db", answers{unserved: []string{"StatefulCluster"}}, "error: the API server does not serve StatefulClusters. Install the chart with statefulClusters.enabled=true"},
+		"handover of a lock":       {"locks", "handover ssl/queue", answers{}, `error: "ssl/queue" is not the name of an object for this command: use NAME or stfs/NAME for a StatefulSingleton`},
+		"unknown lock":             {"locks", "status ssl/web", answers{}, "error: StatefulSetLock web does not exist in namespace prod. The namespace has: leaving, none, postgres, queue, rejected"},
 		"handover":                 {"running", "handover db --context=staging", answers{}, "StatefulSingleton prod/db: the controller replaces pod db-7d4b-x8v2n when another pod is warm. To follow the handoff, run: kubectl stfs status db -w -n prod --context=staging"},
 		"handover refused":         {"bare", "handover db --context=staging", answers{}, "error: annotation apps.statefulsingleton.com/handover=2026-01-02T03:04:05Z is ignored: pod db-5c9f-h2qpb belongs to no Deployment, so no pod can be warm before the holder stops. To replace the holder anyway, run: kubectl delete -n prod pod db-5c9f-h2qpb (add --context=staging to each kubectl command in this message)"},
 		"pause":                    {"running", "pause db --context=staging", answers{}, "StatefulSingleton prod/db: no rollout, drain or request begins a handoff. To resume, run: kubectl stfs resume db -n prod --context=staging"},
 		"history of none":          {"first", "history db", answers{}, "StatefulSingleton prod/db has not had a handoff."},
-		"attest":                   {"lost-node", "attest db aaaaaaaa-0000-4000-8000-000000000001 -y --context=staging", answers{}, "StatefulSingleton prod/db: you attested that pod db-5c9f-h2qpb has terminated. If the controller refuses the attestation, it creates event AttestationRefused. To follow the handoff, run: kubectl stfs status db -w -n prod --context=staging"},
+		"attest":                   {"lost-node", "attest db aaaaaaaa-0000-4000-8000-000000000001 -y --context=staging", answers{}, "StatefulSingleton prod/db: you attested that pod db-5c9f-h2qpb has terminated. If the controller refuses the attestation, it creates event AttestationRefused. To follow what happens next, run: kubectl stfs status db -w -n prod --context=staging"},
 		"inject no file":           {"running", "inject -f testdata/manifests/none.yaml", answers{}, `error: read testdata/manifests/none.yaml: the path "testdata/manifests/none.yaml" does not exist`},
 		"inject not selected":      {"running", "inject -f testdata/manifests/pod.yaml", answers{}, "error: Pod other: nothing would hold the new pod: no StatefulSingleton in namespace prod selects the labels app=other. StatefulSingleton db selects app=db. Change the labels of the pod, or set another namespace with -n"},
 		"inject no flag":           {"running", "inject", answers{}, "error: no manifests are given. Set -f to a file, a directory, a URL, or - for standard input. To show examples, run: kubectl stfs inject --help"},
@@ -187,7 +201,7 @@ func TestLine(t *testing.T) {
 		"rollout undo first":       {"clusters", "rollout undo stc/cache", answers{}, "error: StatefulCluster prod/cache has no earlier revision. spec.revisionHistoryLimit is the number of old revisions that are kept"},
 		"rollout unknown":          {"clusters", "rollout undo stc/web", answers{}, "error: StatefulCluster web does not exist in namespace prod. The namespace has: cache, db, lost, manual, new"},
 		"rollout unknown of none":  {"running", "rollout history stc/web", answers{}, "error: StatefulCluster web does not exist: namespace prod has no StatefulClusters. Set another namespace with -n. To list all namespaces, run: kubectl get statefulclusters -A"},
-		"rollout other kind":       {"clusters", "rollout status deployment/web", answers{}, `error: "deployment/web" is not the name of a StatefulCluster: use stc/NAME. For other kinds, use kubectl rollout`},
+		"rollout other kind":       {"clusters", "rollout status deployment/web", answers{}, `error: "deployment/web" is not the name of an object for this command: use stc/NAME for a StatefulCluster`},
 		"rollout not installed":    {"running", "rollout status stc/web", answers{unserved: []string{"StatefulCluster"}}, "error: the API server does not serve StatefulClusters. Install the chart with statefulClusters.enabled=true"},
 	}
 	for name, tc := range tests {
@@ -253,7 +267,7 @@ func TestRequests(t *testing.T) {
 		"attest the previous holder": {"running", "attest db " + old + " -y", "", "", "the termination of the pod with uid " + old + " is already proven"},
 		"attest an unrelated pod":    {"running", "attest db " + other + " -y", "", "", "no pod of this StatefulSingleton has the uid"},
 		"attest an empty uid":        {"running", "attest db '' -y", "", "", "the uid is empty. To show the pod that the StatefulSingleton waits for, and its uid, run: kubectl stfs explain db -n prod"},
-		"attest without a uid":       {"running", "attest db -y", "", "", "the number of arguments is wrong. Usage: kubectl stfs attest NAME POD-UID [flags]"},
+		"attest without a uid":       {"running", "attest db -y", "", "", "the number of arguments is wrong. Usage: kubectl stfs attest ([stfs/]NAME | ssl/NAME | stc/NAME) POD-UID [flags]"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -316,6 +330,64 @@ func TestCreate(t *testing.T) {
 					t.Errorf("strategy %v, want surge: %t", deployment.Spec.Strategy, tc.wantSurges)
 				}
 			})
+		})
+	}
+}
+
+// parse accepts what kubectl accepts for each kind.
+func TestParse(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ args, wantKind string }{
+		"singleton": {"db stfs/db StatefulSingleton/db statefulsingletons/db stfs.apps.statefulsingleton.com/db", "StatefulSingleton"},
+		"lock":      {"ssl/db statefulsetlock/db StatefulSetLocks/db statefulsetlocks.v1.apps.statefulsingleton.com/db", "StatefulSetLock"},
+		"cluster":   {"stc/db statefulcluster/db statefulclusters/db statefulcluster.apps.statefulsingleton.com/db", "StatefulCluster"},
+	}
+	for name, tc := range tests {
+		for _, arg := range strings.Fields(tc.args) {
+			t.Run(name+" "+arg, func(t *testing.T) {
+				k, object, err := parse(arg, allKinds)
+				if err != nil || k.name != tc.wantKind || object != "db" {
+					t.Errorf("kind %s, name %q, error %v, want %s db", k.name, object, err, tc.wantKind)
+				}
+			})
+		}
+	}
+}
+
+// attest writes the annotation of locks and clusters only if the controller would accept it.
+func TestAttestOtherKinds(t *testing.T) {
+	const uid = "aaaaaaaa-0000-4000-8000-00000000000"
+	tests := map[string]struct {
+		world, arg, uid string
+		object          client.Object
+		wantErr         string
+	}{
+		"removed member":     {"members", "stc/db", uid + "6", &v1.StatefulCluster{}, ""},
+		"node gone":          {"members", "stc/leaving", uid + "9", &v1.StatefulCluster{}, ""},
+		"running member":     {"members", "stc/db", uid + "4", &v1.StatefulCluster{}, "pod db-4 is not terminating"},
+		"member unknown":     {"members", "stc/db", uid + "f", &v1.StatefulCluster{}, "no member has a pod with this uid"},
+		"writer of the lost": {"locks", "ssl/queue", uid + "3", &v1.StatefulSetLock{}, ""},
+		"running writer":     {"locks", "ssl/postgres", uid + "2", &v1.StatefulSetLock{}, "pod postgres-1 is not terminating"},
+		"reader":             {"locks", "ssl/postgres", uid + "1", &v1.StatefulSetLock{}, "the lock waits for no pod with this uid"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, tc.world, answers{})
+			err := s.run(t.Context(), "attest "+tc.arg+" "+tc.uid+" -y")
+			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+				t.Errorf("error %v, want %q", err, tc.wantErr)
+			}
+			want := tc.uid
+			if tc.wantErr != "" {
+				want = ""
+			}
+			_, object, _ := strings.Cut(tc.arg, "/")
+			if err := s.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: object}, tc.object); err != nil {
+				t.Fatal(err)
+			}
+			if got := tc.object.GetAnnotations()[v1.AttestAnnotation]; got != want {
+				t.Errorf("annotation %q, want %q", got, want)
+			}
 		})
 	}
 }
@@ -396,7 +468,10 @@ func TestComplete(t *testing.T) {
 	}{
 		"names":          {"several", "status ", "cache\ndb\n:4\n"},
 		"one name":       {"several", "explain d", "db\n:4\n"},
-		"locks":          {"locks", "status lock/q", "lock/queue\n:4\n"},
+		"locks":          {"locks", "status ssl/q", "ssl/queue\n:4\n"},
+		"all kinds":      {"locks", "attest ", "ssl/leaving\nssl/none\nssl/postgres\nssl/queue\nssl/rejected\n:4\n"},
+		"full kind":      {"clusters", "explain statefulclusters/l", "statefulclusters/lost\n:4\n"},
+		"no such kind":   {"clusters", "explain pod/l", ":4\n"},
 		"clusters":       {"clusters", "rollout status ", "stc/cache\nstc/db\nstc/lost\nstc/manual\nstc/new\n:4\n"},
 		"one cluster":    {"clusters", "rollout undo stc/d", "stc/db\n:4\n"},
 		"no second name": {"several", "explain db ", ":4\n"},

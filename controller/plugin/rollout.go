@@ -47,7 +47,7 @@ func (c commands) rolloutStatusCommand() *cobra.Command {
 		Long: `status prints each change of a rollout, until all pods have the new template and are available. The exit code is 1 if a
 person must act, or if the rollout takes longer than --timeout.`,
 		Example: `  kubectl stfs rollout status stc/db --timeout=5m`,
-		Args:    takes(1, 1), ValidArgsFunction: c.completeCluster,
+		Args:    takes(1, 1), ValidArgsFunction: c.completeKinds(clusterKind),
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
 			return c.rolloutStatus(ctx, in, args[0], watch, timeout)
 		}),
@@ -63,8 +63,12 @@ func (c commands) rolloutStatus(ctx context.Context, in *cluster, arg string, wa
 		defer cancel()
 		ctx = limited
 	}
+	_, name, err := parse(arg, []kind{clusterKind})
+	if err != nil {
+		return err
+	}
 	last, complete := "", false
-	err := follow(ctx, func(ctx context.Context) (done bool, err error) {
+	err = follow(ctx, func(ctx context.Context) (done bool, err error) {
 		o, err := in.findCluster(ctx, arg)
 		if err != nil {
 			return false, err
@@ -80,7 +84,7 @@ func (c commands) rolloutStatus(ctx context.Context, in *cluster, arg string, wa
 		return complete || !watch, err
 	})
 	if !complete && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("the rollout is not complete after %s: %s. To show the pods, run: %s", timeout, last, in.kubectl("get pods -n %s -l %s=%s", in.namespace, v1.ClusterLabel, nameOf(arg)))
+		return fmt.Errorf("the rollout is not complete after %s: %s. To show the pods, run: %s", timeout, last, in.kubectl("get pods -n %s -l %s=%s", in.namespace, v1.ClusterLabel, name))
 	}
 	return err
 }
@@ -106,7 +110,7 @@ func (c commands) rolloutHistoryCommand() *cobra.Command {
 		Long: `history lists the revisions of the template that still exist, the number of pods with each revision, and the images. Each
 revision is a ControllerRevision.`,
 		Example: `  kubectl stfs rollout history stc/db`,
-		Args:    takes(1, 1), ValidArgsFunction: c.completeCluster,
+		Args:    takes(1, 1), ValidArgsFunction: c.completeKinds(clusterKind),
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
 			return c.rolloutHistory(ctx, in, args[0])
 		}),
@@ -154,7 +158,7 @@ func (c commands) rolloutUndoCommand() *cobra.Command {
 other change. By default, it is the revision before the newest one.`,
 		Example: `  kubectl stfs rollout undo stc/db
   kubectl stfs rollout undo stc/db --to-revision=2`,
-		Args: takes(1, 1), ValidArgsFunction: c.completeCluster,
+		Args: takes(1, 1), ValidArgsFunction: c.completeKinds(clusterKind),
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
 			return c.rolloutUndo(ctx, in, args[0], number)
 		}),
@@ -195,27 +199,13 @@ func sameTemplate(a, b []byte) bool {
 	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && equality.Semantic.DeepEqual(one, other)
 }
 
-// clusterPrefixes are the kinds before the name of a StatefulCluster.
-var clusterPrefixes = []string{"stc", "statefulcluster", "statefulclusters"}
-
-// nameOf returns the name in an argument such as stc/db.
-func nameOf(arg string) string {
-	_, name, _ := strings.Cut(arg, "/")
-	return name
-}
-
 // findCluster reads the StatefulCluster of an argument such as stc/db.
 func (c *cluster) findCluster(ctx context.Context, arg string) (*v1.StatefulCluster, error) {
-	kind, name, _ := strings.Cut(arg, "/")
-	if !slices.Contains(clusterPrefixes, kind) || name == "" {
-		return nil, fmt.Errorf("%q is not the name of a StatefulCluster: use stc/NAME. For other kinds, use kubectl rollout", arg)
+	o, err := c.read(ctx, arg, clusterKind)
+	if err != nil {
+		return nil, err
 	}
-	o := &v1.StatefulCluster{}
-	err := c.find(ctx, name, o, &v1.StatefulClusterList{})
-	if meta.IsNoMatchError(err) {
-		return nil, errors.New("the API server does not serve StatefulClusters. Install the chart with statefulClusters.enabled=true")
-	}
-	return o, err
+	return o.(*v1.StatefulCluster), nil
 }
 
 // history reads a StatefulCluster and its revisions, with the newest last.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 	"github.com/statefulsingleton/statefulsingleton/controller/proof"
@@ -28,8 +29,9 @@ type view struct {
 func (s view) status(now time.Time) Status {
 	singleton := s.Singleton
 	status := Status{
-		kind: s.kind, Namespace: singleton.Namespace, Name: singleton.Name,
-		Phase: singleton.Status.Phase, Epoch: singleton.Status.Epoch, Message: singleton.Status.Message,
+		kind: s.kind.name, state: fmt.Sprintf("%s, epoch %d", cmp.Or(singleton.Status.Phase, idle), singleton.Status.Epoch),
+		Namespace: singleton.Namespace, Name: singleton.Name,
+		Phase: singleton.Status.Phase, Epoch: &singleton.Status.Epoch, Message: singleton.Status.Message,
 		Deleting: !singleton.DeletionTimestamp.IsZero(), Pods: s.pods(),
 		Handover: singleton.Status.Handover, Conditions: append([]metav1.Condition{}, singleton.Status.Conditions...),
 	}
@@ -38,7 +40,7 @@ func (s view) status(now time.Time) Status {
 		status.Message = cmp.Or(message, status.Message)
 	}
 	if t := singleton.Status.LastTransition; t != nil {
-		status.LastTransition, status.change = t, change{cause: string(t.Cause), from: t.From, to: t.To, proof: t.Proof}
+		status.LastTransition, status.change = t, change{of: "handoff", cause: string(t.Cause), from: t.From, to: t.To, proof: t.Proof}
 		if t.GapMilliseconds != nil {
 			status.change.gap = fmt.Sprintf(", gap %s", time.Duration(*t.GapMilliseconds)*time.Millisecond)
 		}
@@ -116,7 +118,7 @@ func (s view) deleting(now time.Time) explanation {
 	if reported := s.Singleton.Status.Message; message == "" && strings.HasPrefix(reported, "the StatefulSingleton can't be removed yet: ") {
 		message = reported
 	}
-	e := s.explainDeletion(message, "stfs")
+	e := s.explainDeletion(message)
 	if s.hidden != "" || message == "" {
 		return e
 	}
@@ -175,8 +177,8 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 // pod. It leaves out an attestation that the controller would refuse.
 func (s view) attestations(uid types.UID) []help {
 	helps := s.aboutLostNode(uid)
-	if _, taken := s.attested(uid, time.Time{}); taken == nil || taken.Refused == "" {
-		helps = append(helps, s.attest(uid))
+	if _, would := s.attested(uid, time.Time{}); would.refused == "" {
+		helps = append(helps, attestHelp(s, uid))
 	}
 	return helps
 }
@@ -201,21 +203,15 @@ func (s view) lostNode(uid types.UID) *corev1.Node {
 	return nil
 }
 
-func (s view) attest(uid types.UID) help {
-	return help{"attest that pod " + s.podName(string(uid)) + " has terminated, after you made sure that none of its processes runs", s.kubectl("stfs attest %s %s", s.Singleton.Name, uid)}
-}
-
-// attested returns the singleton with an attestation of the pod with the UID, and how the controller would remove the attestation. Nil:
-// the controller would wait for the end of the object.
-func (s view) attested(uid types.UID, now time.Time) (*v1.StatefulSingleton, *handoff.TakeAttestation) {
-	attested := s.Singleton.DeepCopy()
-	metav1.SetMetaDataAnnotation(&attested.ObjectMeta, v1.AttestAnnotation, string(uid))
+// attested implements observed.
+func (s view) attested(uid types.UID, now time.Time) (client.Object, verdict) {
+	attested := withAttestation(s.Singleton, uid)
 	for _, step := range s.decide(attested, now).Steps {
 		if taken, is := step.(handoff.TakeAttestation); is {
-			return attested, &taken
+			return attested, verdict{refused: taken.Refused, proven: taken.Refused == ""}
 		}
 	}
-	return attested, nil
+	return attested, verdict{}
 }
 
 // deleteUnrecorded returns a command for each pod that the record does not name: it deletes the pod, or attests its
@@ -270,12 +266,9 @@ func (s view) aboutDeployments() (helps []help) {
 	return helps
 }
 
-// podName returns the name of the pod with the UID, which exists or is recorded.
-func (s view) podName(uid string) string {
-	if pod := s.pod(types.UID(uid)); pod != nil {
-		return pod.Name
-	}
-	return s.Singleton.Status.ActivePod
+// podName implements observed.
+func (s view) podName(uid types.UID) string {
+	return nameOfPod(s.Pods, uid, s.Singleton.Status.ActivePod)
 }
 
 // pod returns the pod with the UID, or nil.

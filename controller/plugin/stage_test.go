@@ -115,6 +115,9 @@ func newStage(t *testing.T, world string, a answers) *stage {
 				namespace: cmp.Or(*flags.Namespace, "prod"), named: *flags.Namespace != "",
 				where:         flags.where(),
 				serverVersion: func() (*version.Info, error) { return &version.Info{GitVersion: kubernetes}, nil },
+				log: func(_ context.Context, namespace, pod string, options *corev1.PodLogOptions) ([]byte, error) {
+					return []byte("log of " + namespace + "/" + pod + " " + options.Container + "\n"), a.allows("get", "pods/log")
+				},
 			}, nil
 		},
 	}

@@ -10,7 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,10 +21,12 @@ import (
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
-// Status is the output of `kubectl stfs status -o json` for one StatefulSingleton or StatefulSetLock. Fields can be added, but
+// Status is the output of `kubectl stfs status -o json` for one object. Fields can be added, but
 // are never renamed or removed.
 type Status struct {
-	kind      string
+	kind string
+	// state is the first line of the text.
+	state     string
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Phase is status.phase of a StatefulSingleton. It is empty while no pod exists and none is expected.
@@ -31,14 +35,21 @@ type Status struct {
 	StatefulSet string `json:"statefulSet,omitempty"`
 	// Fencing is spec.fencing of a StatefulSetLock.
 	Fencing v1.LockFencing `json:"fencing,omitempty"`
-	// Epoch is the epoch of the holder or the writer, or of the last one.
-	Epoch int64 `json:"epoch"`
+	// Epoch is the epoch of the holder or the writer, or of the last one. A StatefulCluster has none.
+	Epoch *int64 `json:"epoch,omitempty"`
+	// Replicas and Revision are spec.replicas and status.updateRevision of a StatefulCluster. AvailableReplicas and UpdatedReplicas are
+	// those of its status.
+	Replicas          *int32 `json:"replicas,omitempty"`
+	AvailableReplicas *int32 `json:"availableReplicas,omitempty"`
+	UpdatedReplicas   *int32 `json:"updatedReplicas,omitempty"`
+	Revision          string `json:"revision,omitempty"`
 	// Message describes the state. If nothing continues without a person, the message says what to do.
 	Message string `json:"message"`
 	// Deleting: the object is being deleted.
 	Deleting bool `json:"deleting,omitempty"`
 	// Pods are the pods of a StatefulSingleton: the holder, unrecorded pods, the standbys in the order of their release, and the
-	// rest. The pods of a StatefulSetLock are in the order of their ordinals.
+	// rest. The pods of a StatefulSetLock are in the order of their ordinals, and those of a StatefulCluster in the order of its
+	// record.
 	Pods []Pod `json:"pods"`
 	// LastTransition is status.lastTransition.
 	LastTransition any `json:"lastTransition,omitempty"`
@@ -56,14 +67,16 @@ type StatusList struct {
 	Items []Status `json:"items"`
 	// Locks are the StatefulSetLocks.
 	Locks []Status `json:"locks,omitempty"`
+	// Clusters are the StatefulClusters.
+	Clusters []Status `json:"clusters,omitempty"`
 }
 
-// Pod is a pod of a StatefulSingleton or a StatefulSetLock.
+// Pod is a pod of an object.
 type Pod struct {
 	Name string    `json:"name"`
 	UID  types.UID `json:"uid"`
 	// Role is the role of the pod, as in package handoff. In a StatefulSetLock, it is Writer for the recorded writer, and
-	// Reader for other pods.
+	// Reader for other pods. In a StatefulCluster, it is the state of the member.
 	Role string `json:"role"`
 	// Node is the node of the pod. It is empty before the pod is bound.
 	Node string `json:"node,omitempty"`
@@ -74,14 +87,16 @@ type Pod struct {
 	Stopping bool `json:"stopping,omitempty"`
 	// Gone: the record names the pod, but the pod does not exist.
 	Gone bool `json:"gone,omitempty"`
-	// WaitsFor is the reason why a standby is not warm. Empty: the standby is warm.
+	// Revision is the revision of the pod of a StatefulCluster.
+	Revision string `json:"revision,omitempty"`
+	// WaitsFor is the reason why a standby is not warm, or what a member of a StatefulCluster waits for.
 	WaitsFor string `json:"waitsFor,omitempty"`
 }
 
 // statusRequest has the arguments of the command.
 type statusRequest struct {
-	// name is the name of a StatefulSingleton, or that of a StatefulSetLock after lock/. Empty: all objects.
-	name   string
+	// args are no argument, or one that names an object.
+	args   []string
 	all    bool
 	watch  bool
 	output string
@@ -90,20 +105,23 @@ type statusRequest struct {
 func (c commands) statusCommand() *cobra.Command {
 	var r statusRequest
 	cmd := &cobra.Command{
-		Use:   "status [NAME | lock/NAME]",
-		Short: "Show the holder or the writer, the other pods and the last handoff",
+		Use:   "status [" + anyName + "]",
+		Short: "Show the holder, the writer or the members, the other pods and the last handoff",
 		Long: `status shows the holder of a StatefulSingleton, its standbys and what they wait for, the conditions, and the last
-handoff. With lock/NAME it shows the writer of a StatefulSetLock. Without NAME it shows one line for each
-StatefulSingleton and each StatefulSetLock of the namespace.
+handoff. With ssl/NAME it shows the writer of a StatefulSetLock, and with stc/NAME the members of a StatefulCluster.
+Without NAME it shows one line for each StatefulSingleton, StatefulSetLock and StatefulCluster of the namespace.
 
 -o json and -o yaml print the same data for scripts. Fields can be added, but are never renamed or removed.`,
 		Example: `  # Show all details of a StatefulSingleton
   kubectl stfs status db
 
   # Show all details of a StatefulSetLock
-  kubectl stfs status lock/postgres
+  kubectl stfs status ssl/postgres
 
-  # List the StatefulSingletons and StatefulSetLocks of all namespaces
+  # Show the members of a StatefulCluster
+  kubectl stfs status stc/cassandra
+
+  # List the objects of all namespaces
   kubectl stfs status -A
 
   # Follow a rollout
@@ -112,11 +130,9 @@ StatefulSingleton and each StatefulSetLock of the namespace.
   # Print the names of the warm standbys
   kubectl stfs status db -o json | jq -r '.pods[] | select(.role == "Standby" and .waitsFor == null) | .name'`,
 		Args:              takes(0, 1),
-		ValidArgsFunction: c.completeNameOrLock,
+		ValidArgsFunction: c.completeKinds(allKinds...),
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
-			if len(args) > 0 {
-				r.name = args[0]
-			}
+			r.args = args
 			return c.status(ctx, in, r)
 		}),
 	}
@@ -129,7 +145,7 @@ StatefulSingleton and each StatefulSetLock of the namespace.
 
 func (c commands) status(ctx context.Context, in *cluster, r statusRequest) error {
 	switch {
-	case r.all && r.name != "":
+	case r.all && len(r.args) > 0:
 		return errors.New("-A shows the objects of all namespaces, so it cannot be used with a name. Leave out the name, or replace -A with -n and a namespace")
 	case r.output != "text" && r.output != "json" && r.output != "yaml":
 		return fmt.Errorf("--output is %q: use text, json or yaml", r.output)
@@ -167,8 +183,8 @@ func follow(ctx context.Context, show func(context.Context) (done bool, err erro
 
 // statusText returns the status of the requested objects in the requested format.
 func (c commands) statusText(ctx context.Context, in *cluster, r statusRequest) (string, error) {
-	if r.name != "" {
-		o, err := in.lookAt(ctx, r.name)
+	if len(r.args) > 0 {
+		o, err := in.lookAt(ctx, r.args[0])
 		if err != nil {
 			return "", err
 		}
@@ -188,33 +204,53 @@ func (c commands) statusText(ctx context.Context, in *cluster, r statusRequest) 
 
 // statuses reads all objects of the namespace.
 func (c commands) statuses(ctx context.Context, in *cluster, namespace string) (all StatusList, err error) {
-	var singletons v1.StatefulSingletonList
-	var locks v1.StatefulSetLockList
-	if err := in.List(ctx, &singletons, client.InNamespace(namespace)); err != nil {
-		return all, err
+	all.Items = []Status{}
+	for _, of := range []struct {
+		kind
+		to *[]Status
+	}{{singletonKind, &all.Items}, {lockKind, &all.Locks}, {clusterKind, &all.Clusters}} {
+		objects, err := in.objects(ctx, of.kind, namespace)
+		if err != nil {
+			return all, err
+		}
+		looks, err := in.lookAtAll(ctx, objects)
+		if err != nil {
+			return all, err
+		}
+		for _, o := range looks {
+			*of.to = append(*of.to, o.status(c.clock.Now()))
+		}
 	}
-	if err := in.List(ctx, &locks, client.InNamespace(namespace)); err != nil {
-		return all, err
+	return all, nil
+}
+
+// objects lists the objects of a kind in the namespace. There are no StatefulClusters if the chart was installed without them.
+func (c *cluster) objects(ctx context.Context, of kind, namespace string) (objects []client.Object, err error) {
+	list := of.emptyList.DeepCopyObject().(client.ObjectList)
+	err = c.List(ctx, list, client.InNamespace(namespace))
+	if meta.IsNoMatchError(err) && of.name == clusterKind.name {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
 	}
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		objects = append(objects, o.(client.Object))
+		return nil
+	})
+	return objects, err
+}
+
+// lookAtAll reads the Snapshots of the objects.
+func (c *cluster) lookAtAll(ctx context.Context, objects []client.Object) ([]observed, error) {
 	const atOnce = 8
-	all.Items, all.Locks = make([]Status, len(singletons.Items)), make([]Status, len(locks.Items))
+	all := make([]observed, len(objects))
 	reads, readContext := errgroup.WithContext(ctx)
 	reads.SetLimit(atOnce)
-	read := func(to *Status, look func() (observed, error)) {
-		reads.Go(func() error {
-			o, err := look()
-			if err != nil {
-				return err
-			}
-			*to = o.status(c.clock.Now())
-			return nil
+	for i := range objects {
+		reads.Go(func() (err error) {
+			all[i], err = c.look(readContext, objects[i])
+			return err
 		})
-	}
-	for i := range singletons.Items {
-		read(&all.Items[i], func() (observed, error) { return in.look(readContext, &singletons.Items[i]) })
-	}
-	for i := range locks.Items {
-		read(&all.Locks[i], func() (observed, error) { return in.lookAtLock(readContext, &locks.Items[i]) })
 	}
 	return all, reads.Wait()
 }

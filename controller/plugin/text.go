@@ -21,17 +21,13 @@ const idle v1.Phase = "Idle"
 // shownConditions are the conditions that are printed.
 var shownConditions = []string{
 	v1.ConditionReady, v1.ConditionFenced, v1.ConditionConnectionsQueued, v1.ConditionPolicyInstalled, v1.ConditionWarm, v1.ConditionEvictionBlocked,
-	v1.ConditionDraining, v1.ConditionPaused,
+	v1.ConditionDraining, v1.ConditionPaused, v1.ConditionExpansionRefused,
 }
 
 // text returns the status as text.
 func (s *Status) text() string {
 	var b strings.Builder
-	state, change := string(cmp.Or(s.Phase, idle)), "handoff"
-	if s.StatefulSet != "" {
-		state, change = fmt.Sprintf("StatefulSet %s, fencing %s", s.StatefulSet, s.Fencing), "change of the writer"
-	}
-	fmt.Fprintf(&b, "%s %s/%s: %s, epoch %d\n", s.kind, s.Namespace, s.Name, state, s.Epoch)
+	fmt.Fprintf(&b, "%s %s/%s: %s\n", s.kind, s.Namespace, s.Name, s.state)
 	if s.Deleting {
 		fmt.Fprintf(&b, "The %s is being deleted.\n", s.kind)
 	}
@@ -40,7 +36,7 @@ func (s *Status) text() string {
 	}
 	b.WriteString("\nPods\n" + s.podsText() + "\nConditions\n" + s.conditionsText())
 	if s.change.cause != "" {
-		fmt.Fprintf(&b, "\nLast %s: %s\n", change, s.change)
+		fmt.Fprintf(&b, "\nLast %s: %s\n", s.change.of, s.change)
 	}
 	return b.String()
 }
@@ -78,9 +74,11 @@ func (s *Status) conditionsText() string {
 func (p Pod) state() string {
 	switch {
 	case p.Gone:
-		return "gone"
+		return strings.TrimSuffix("gone: "+p.WaitsFor, ": ")
 	case p.Phase == corev1.PodSucceeded || p.Phase == corev1.PodFailed:
 		return "terminated: " + string(p.Phase)
+	case p.Stopping && p.WaitsFor != "":
+		return "terminating: " + p.WaitsFor
 	case p.Stopping:
 		return "terminating"
 	case p.Role == string(handoff.Standby) && p.WaitsFor == "":
@@ -91,31 +89,39 @@ func (p Pod) state() string {
 		return "held for another StatefulSingleton"
 	case p.Ready:
 		return "Ready"
+	case p.Phase == "":
+		return strings.TrimSuffix("does not exist: "+p.WaitsFor, ": ")
+	case p.WaitsFor != "":
+		return p.WaitsFor
 	}
 	return "not Ready"
 }
 
-// text returns a table of the StatefulSingletons and a table of the StatefulSetLocks. The tables have a column for the namespace if
-// the objects are of all namespaces.
+// text returns a table for each kind. The tables have a column for the namespace if the objects are of all namespaces.
 func (all StatusList) text(namespace string) string {
 	var tables []string
 	if len(all.Items) > 0 {
 		tables = append(tables, table(all.Items, namespace, []string{"NAME", "PHASE", "HOLDER", "EPOCH", "STANDBYS", "POLICY", "LAST HANDOFF", "MESSAGE"}, func(s *Status) []string {
-			return []string{string(cmp.Or(s.Phase, idle)), s.active(string(handoff.Holder)), fmt.Sprint(s.Epoch), s.standbys(), s.policy(), s.change.short(), s.Message}
+			return []string{string(cmp.Or(s.Phase, idle)), s.active(string(handoff.Holder)), fmt.Sprint(*s.Epoch), s.standbys(), s.policy(), s.change.short(), s.Message}
 		}))
 	}
 	if len(all.Locks) > 0 {
 		tables = append(tables, table(all.Locks, namespace, []string{"LOCK", "STATEFULSET", "WRITER", "EPOCH", "FENCING", "LAST CHANGE", "MESSAGE"}, func(s *Status) []string {
-			return []string{s.StatefulSet, s.active(writer), fmt.Sprint(s.Epoch), string(s.Fencing), s.change.short(), s.Message}
+			return []string{s.StatefulSet, s.active(writer), fmt.Sprint(*s.Epoch), string(s.Fencing), s.change.short(), s.Message}
+		}))
+	}
+	if len(all.Clusters) > 0 {
+		tables = append(tables, table(all.Clusters, namespace, []string{"CLUSTER", "AVAILABLE", "UPDATED", "REVISION", "MESSAGE"}, func(s *Status) []string {
+			return []string{fmt.Sprintf("%d/%d", *s.AvailableReplicas, *s.Replicas), fmt.Sprint(*s.UpdatedReplicas), cmp.Or(s.Revision, "-"), s.Message}
 		}))
 	}
 	switch {
 	case len(tables) > 0:
 		return strings.Join(tables, "\n")
 	case namespace == metav1.NamespaceAll:
-		return "There are no StatefulSingletons.\n"
+		return "There are no StatefulSingletons, StatefulSetLocks or StatefulClusters.\n"
 	}
-	return fmt.Sprintf("There are no StatefulSingletons in namespace %s. To list all namespaces, use -A.\n", namespace)
+	return fmt.Sprintf("There are no StatefulSingletons, StatefulSetLocks or StatefulClusters in namespace %s. To list all namespaces, use -A.\n", namespace)
 }
 
 // table returns a line for each status: its name, and the cells that describe returns.
@@ -174,6 +180,8 @@ func (s *Status) policy() string {
 
 // change is a change of the holder or the writer.
 type change struct {
+	// of says what changed.
+	of                   string
 	cause, from, to, gap string
 	proof                v1.Proof
 }

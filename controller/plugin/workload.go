@@ -71,10 +71,20 @@ func (c *cluster) findWorkload(ctx context.Context, arg string) (*workload, erro
 
 // completeWorkload completes the names of the Deployments and StatefulSets in the namespace.
 func (c commands) completeWorkload(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if strings.HasPrefix(typed, "s") {
-		return c.completeFirst(cmd.Context(), args, typed, "statefulset/", &appsv1.StatefulSetList{})
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return c.completeFirst(cmd.Context(), args, typed, "deployment/", &appsv1.DeploymentList{})
+	prefix, list := "deployment/", client.ObjectList(&appsv1.DeploymentList{})
+	if strings.HasPrefix(typed, "s") {
+		prefix, list = "statefulset/", &appsv1.StatefulSetList{}
+	}
+	return c.complete(cmd.Context(), typed, func(ctx context.Context, in *cluster) ([]string, error) {
+		names, err := in.names(ctx, list, in.namespace)
+		for i := range names {
+			names[i] = prefix + names[i]
+		}
+		return names, err
+	})
 }
 
 func (w *workload) String() string { return w.kind + " " + w.GetName() }

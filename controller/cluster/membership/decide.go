@@ -530,7 +530,7 @@ func (d *decision) deleteClaims() {
 // claim is created again.
 func (d *decision) createPods() {
 	for _, m := range d.members {
-		if m.State != v1.MemberPending && (m.State != v1.MemberActive || m.going || m.Node != "") {
+		if !needsClaims(m) {
 			continue
 		}
 		if use := d.useOf(m); use != nil {
@@ -551,6 +551,11 @@ func (d *decision) createPods() {
 			d.do(CreatePod{Name: m.Name, Revision: m.Revision, Claims: m.Claims})
 		}
 	}
+}
+
+// needsClaims returns true if the pod of the member does not exist yet, or is not bound to a node.
+func needsClaims(m *member) bool {
+	return m.State == v1.MemberPending || m.State == v1.MemberActive && !m.going && m.Node == ""
 }
 
 // takeAttestation removes an attestation that is used, or that is refused. A member whose claims another pod uses still needs it.

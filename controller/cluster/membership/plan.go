@@ -36,6 +36,8 @@ const (
 	PodsUnavailable Outcome = "PodsUnavailable"
 	// AllAvailable: all pods are available.
 	AllAvailable Outcome = "AllAvailable"
+	// WriteRefused: the API server rejected a write of the plan. Decide never returns it.
+	WriteRefused Outcome = "WriteRefused"
 )
 
 // Plan is what to do now.
