@@ -69,7 +69,8 @@ terminated.`,
 	completeFlag(root, "namespace", c.completeNamespace)
 	completeFlag(root, "context", c.completeContext)
 	root.AddCommand(c.statusCommand(), c.explainCommand(), c.injectCommand(),
-		c.createCommand(), c.handoverCommand(), c.pauseCommand(), c.resumeCommand(), c.historyCommand(), c.attestCommand(), c.rolloutCommand(), c.checkCommand())
+		c.createCommand(), c.handoverCommand(), c.pauseCommand(), c.resumeCommand(), c.historyCommand(), c.attestCommand(), c.rolloutCommand(),
+		c.checkCommand(), c.reportCommand())
 	return root
 }
 

@@ -1,0 +1,123 @@
+package plugin
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
+	"github.com/statefulsingleton/statefulsingleton/controller/signal"
+)
+
+// redacted replaces a value that may be a secret.
+const redacted = "REDACTED"
+
+// publicDomains are the domains of annotations whose values are no secrets.
+var publicDomains = []string{"kubernetes.io", "k8s.io", "kyverno.io", "helm.sh", "statefulsingleton.com"}
+
+// redact replaces all values of an object in which users keep secrets: the values of environment variables and of most annotations,
+// arguments of commands, headers of probes, attributes of volumes, and what an application wrote before it ended. The objects of
+// the project itself keep the arguments of commands.
+func redact(o *unstructured.Unstructured, own bool) {
+	if o.GetKind() != "Pod" { // proofs depend on the managed fields of pods
+		o.SetManagedFields(nil)
+	}
+	redactFields(o.Object, own)
+}
+
+// redactFields redacts the fields of an object and of all objects in it, because templates of pods are in objects of many kinds.
+func redactFields(fields map[string]any, own bool) {
+	ours := own || fields["name"] == v1.SidecarName
+	for key, value := range fields {
+		switch is := value.(type) {
+		case map[string]any:
+			redactMap(key, is)
+		case []any:
+			redactList(key, is, ours)
+		}
+		redactIn(fields[key], own)
+	}
+}
+
+func redactIn(value any, own bool) {
+	switch is := value.(type) {
+	case map[string]any:
+		redactFields(is, own)
+	case []any:
+		for _, entry := range is {
+			redactIn(entry, own)
+		}
+	}
+}
+
+func redactMap(key string, fields map[string]any) {
+	switch key {
+	case "annotations":
+		for name := range fields {
+			if !isPublic(name) {
+				fields[name] = redacted
+			}
+		}
+	case "volumeAttributes", "options":
+		for name := range fields {
+			fields[name] = redacted
+		}
+	case "terminated":
+		if fields["message"] != nil {
+			fields["message"] = redacted
+		}
+	}
+}
+
+func redactList(key string, entries []any, own bool) {
+	switch key {
+	case "env", "httpHeaders":
+		for _, entry := range entries {
+			if fields, ok := entry.(map[string]any); ok && fields["value"] != nil {
+				fields["value"] = redacted
+			}
+		}
+	case "command":
+		if !own {
+			redactFrom(entries, programEnd(entries))
+		}
+	case "args":
+		if !own {
+			redactFrom(entries, 0)
+		}
+	}
+}
+
+func redactFrom(words []any, first int) {
+	for i := first; i < len(words); i++ {
+		words[i] = redacted
+	}
+}
+
+// programEnd returns the number of words of a command before the arguments of its program. They include those of the wrapper.
+func programEnd(command []any) int {
+	if len(command) > 0 && command[0] == signal.GatePath {
+		if i := slices.Index(command, any("--")); i >= 0 {
+			return i + 2
+		}
+	}
+	return 1
+}
+
+// isPublic returns true if the value of the annotation is no secret.
+func isPublic(annotation string) bool {
+	domain, _, _ := strings.Cut(annotation, "/")
+	return annotation != corev1.LastAppliedConfigAnnotation && slices.ContainsFunc(publicDomains, func(public string) bool {
+		return domain == public || strings.HasSuffix(domain, "."+public)
+	})
+}
+
+// keepFields removes all other fields of a field that holds an object.
+func keepFields(o *unstructured.Unstructured, field string, keep ...string) {
+	fields, _, _ := unstructured.NestedMap(o.Object, field) // a field of another type is removed
+	maps.DeleteFunc(fields, func(key string, _ any) bool { return !slices.Contains(keep, key) })
+	o.Object[field] = fields
+}
