@@ -19,8 +19,8 @@ const redacted = "REDACTED"
 var publicDomains = []string{"kubernetes.io", "k8s.io", "kyverno.io", "helm.sh", "statefulsingleton.com"}
 
 // redact replaces all values of an object in which users keep secrets: the values of environment variables and of most annotations,
-// arguments of commands, headers of probes, attributes of volumes, and what an application wrote before it ended. The objects of
-// the project itself keep the arguments of commands.
+// arguments of commands, headers and queries of probes, attributes of volumes, and what an application wrote before it ended. Own
+// objects, which the chart or the controller created, keep the arguments of commands.
 func redact(o *unstructured.Unstructured, own bool) {
 	if o.GetKind() != "Pod" { // proofs depend on the managed fields of pods
 		o.SetManagedFields(nil)
@@ -64,6 +64,11 @@ func redactMap(key string, fields map[string]any) {
 	case "volumeAttributes", "options":
 		for name := range fields {
 			fields[name] = redacted
+		}
+	case "httpGet":
+		if url, ok := fields["path"].(string); ok && strings.Contains(url, "?") {
+			before, _, _ := strings.Cut(url, "?")
+			fields["path"] = before + "?" + redacted
 		}
 	case "terminated":
 		if fields["message"] != nil {

@@ -30,8 +30,8 @@ says about each, their pods, workloads, Leases, volumes and events, the logs of 
 the nodes, policies, guards and webhooks that affect the pods.
 
 The archive has no Secrets, and no logs of your applications. These are replaced by REDACTED: values of environment
-variables, arguments of commands, HTTP headers of probes, attributes of volumes, termination messages, and annotations of
-other projects. Names, labels, images and messages of events stay, so read the archive before you share it.
+variables, arguments of commands, HTTP headers and queries of probes, attributes of volumes, termination messages, and
+annotations of other projects. Names, labels, images and messages of events stay, so read the archive before you share it.
 
 What you have no permission to read is listed in errors.txt in the archive, and the command continues.`,
 		Example: `  # Write stfs-report-<time>.tar.gz to the current directory
@@ -129,7 +129,7 @@ func (r *report) addText(path, text string) {
 	r.add(path, []byte(printers.EscapeTerminal(text)))
 }
 
-// addObjects adds a file with the objects, unless there are none. own is true for objects that the project created.
+// addObjects adds a file with the objects, unless there are none. own is true for objects that the chart or the controller created.
 func (r *report) addObjects(path string, own bool, objects []unstructured.Unstructured) {
 	var documents [][]byte
 	for i := range objects {

@@ -228,7 +228,7 @@ func (r *report) addNamespace(ctx context.Context, namespace string) {
 	s := newScope()
 	for _, k := range allKinds {
 		kind := v1.GroupVersion.WithKind(k.name)
-		r.addObjects(dir+fileOf(kind), true, r.list(ctx, kind, nil, of))
+		r.addObjects(dir+fileOf(kind), false, r.list(ctx, kind, nil, of)) // a StatefulCluster has the template of a user
 		r.explainAll(ctx, k, namespace, s)
 	}
 	pods := r.list(ctx, corev1.SchemeGroupVersion.WithKind("Pod"), s.has, of)
