@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +37,7 @@ func (d *decision) waitsForOf(m *member) string {
 	}
 	if needsClaims(m) {
 		if u := d.useOf(m); u != nil {
-			return "waits for " + d.useMessage(*u)
+			return fmt.Sprintf("waits for claim %s, with which pod %s can run", u.claim, u.pod.Name)
 		}
 	}
 	return ""

@@ -46,12 +46,7 @@ func (d *decision) lostMessage() string {
 }
 
 func (d *decision) inUseMessage(u use) string {
-	return "a pod waits for " + d.useMessage(u)
-}
-
-// useMessage says which claim another pod uses, and what to do.
-func (d *decision) useMessage(u use) string {
-	return fmt.Sprintf("claim %s, because pod %s can run with the claim and has not provably terminated. %s", u.claim, u.pod.Name, d.endUserMessage(u.pod))
+	return fmt.Sprintf("a pod waits for claim %s, because pod %s can run with the claim and has not provably terminated. %s", u.claim, u.pod.Name, d.endUserMessage(u.pod))
 }
 
 // keptMessage says which pod keeps a released claim from being deleted.
