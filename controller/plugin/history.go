@@ -18,12 +18,13 @@ func (c commands) historyCommand() *cobra.Command {
 		Long: `history lists the last ten handoffs of a StatefulSingleton, the newest first: when the next pod was released, the old and
 the next pod, the cause, the proof that the old pod had terminated, and the gap between their main processes.`,
 		Example: `  kubectl stfs history db -n prod`,
-		Args:    takes(1, 1), ValidArgsFunction: c.completeName,
+		Args:    takes(1, 1), ValidArgsFunction: c.completeKinds(singletonKind),
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
-			singleton := &v1.StatefulSingleton{}
-			if err := in.find(ctx, args[0], singleton, &v1.StatefulSingletonList{}); err != nil {
+			o, err := in.read(ctx, args[0], singletonKind)
+			if err != nil {
 				return err
 			}
+			singleton := o.(*v1.StatefulSingleton)
 			return c.print("%s", cmp.Or(historyText(&singleton.Status), fmt.Sprintf("StatefulSingleton %s has not had a handoff.\n", fullName(singleton))))
 		}),
 	}

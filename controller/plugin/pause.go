@@ -7,8 +7,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
 )
 
 func (c commands) pauseCommand() *cobra.Command {
@@ -20,7 +18,7 @@ maxTransitionTime. If the holder is deleted or evicted, or ends, the next pod st
 use resume.`,
 		Example: `  kubectl stfs pause db -n prod
   kubectl stfs resume db -n prod`,
-		Args: takes(1, 1), ValidArgsFunction: c.completeName,
+		Args: takes(1, 1), ValidArgsFunction: c.completeKinds(singletonKind),
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
 			return c.setPaused(ctx, in, args[0], true)
 		}),
@@ -33,16 +31,16 @@ func (c commands) resumeCommand() *cobra.Command {
 		Short:   "Begin handoffs again after pause",
 		Long:    `resume removes spec.paused of a StatefulSingleton. If a pod waits to take over, the handoff begins at once.`,
 		Example: `  kubectl stfs resume db -n prod`,
-		Args:    takes(1, 1), ValidArgsFunction: c.completeName,
+		Args:    takes(1, 1), ValidArgsFunction: c.completeKinds(singletonKind),
 		RunE: c.in(func(ctx context.Context, in *cluster, args []string) error {
 			return c.setPaused(ctx, in, args[0], false)
 		}),
 	}
 }
 
-func (c commands) setPaused(ctx context.Context, in *cluster, name string, paused bool) error {
-	singleton := &v1.StatefulSingleton{}
-	if err := in.find(ctx, name, singleton, &v1.StatefulSingletonList{}); err != nil {
+func (c commands) setPaused(ctx context.Context, in *cluster, arg string, paused bool) error {
+	singleton, err := in.read(ctx, arg, singletonKind)
+	if err != nil {
 		return err
 	}
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"paused":%t}}`, paused))
@@ -50,7 +48,7 @@ func (c commands) setPaused(ctx context.Context, in *cluster, name string, pause
 		return fmt.Errorf("patch StatefulSingleton %s: %w", fullName(singleton), err)
 	}
 	if !paused {
-		return c.print("StatefulSingleton %s: handoffs begin as usual. To follow one, run: %s\n", fullName(singleton), in.kubectl("stfs status %s -n %s -w", name, in.namespace))
+		return c.print("StatefulSingleton %s: handoffs begin as usual. To follow one, run: %s\n", fullName(singleton), in.kubectl("stfs status %s -n %s -w", singleton.GetName(), in.namespace))
 	}
-	return c.print("StatefulSingleton %s: no rollout, drain or request begins a handoff. To resume, run: %s\n", fullName(singleton), in.kubectl("stfs resume %s -n %s", name, in.namespace))
+	return c.print("StatefulSingleton %s: no rollout, drain or request begins a handoff. To resume, run: %s\n", fullName(singleton), in.kubectl("stfs resume %s -n %s", singleton.GetName(), in.namespace))
 }

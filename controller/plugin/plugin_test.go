@@ -225,16 +225,18 @@ func output(t *testing.T, world, line string, a answers) string {
 
 // pause sets spec.paused, and resume removes it.
 func TestPause(t *testing.T) {
-	s := newStage(t, "running", answers{})
-	for _, tc := range []struct {
-		line string
-		want bool
-	}{{"pause db", true}, {"pause db", true}, {"resume db", false}, {"resume db", false}} {
-		if err := s.run(t.Context(), tc.line); err != nil {
+	for line, want := range map[string]bool{"pause db": true, "resume stfs/db": false} {
+		s := newStage(t, "running", answers{})
+		singleton := s.singleton(t, "db")
+		singleton.Spec.Paused = !want
+		if err := s.Update(t.Context(), singleton); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.singleton(t, "db").Spec.Paused; got != tc.want {
-			t.Errorf("after %s, spec.paused is %t", tc.line, got)
+		if err := s.run(t.Context(), line); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.singleton(t, "db").Spec.Paused; got != want {
+			t.Errorf("after %s, spec.paused is %t", line, got)
 		}
 	}
 }
