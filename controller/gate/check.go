@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -88,13 +89,13 @@ func (c *checker) checkHTTP(ctx context.Context, p *signal.Probe, userAgent stri
 	target.Scheme, target.Host = strings.ToLower(cmp.Or(get.Scheme, "http")), net.JoinHostPort(cmp.Or(get.Host, c.podIP), port)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
-		return err
+		return withoutURL(err)
 	}
 	request.Header = probeHeaders(get.Headers, userAgent)
 	request.Host = request.Header.Get("Host")
 	response, err := c.http.Do(request)
 	if err != nil {
-		return err
+		return withoutURL(err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusBadRequest {
@@ -140,4 +141,12 @@ func (c *checker) checkTCP(ctx context.Context, p *signal.Probe) error {
 // is a tenth of the time since the release, from 5 milliseconds to a second.
 func checkInterval(sinceRelease time.Duration) time.Duration {
 	return min(max(sinceRelease/10, 5*time.Millisecond), time.Second)
+}
+
+// withoutURL returns the error without the URL that net/http adds. A query can have a secret, and the error is logged.
+func withoutURL(err error) error {
+	if of := (*url.Error)(nil); errors.As(err, &of) {
+		return of.Err
+	}
+	return err
 }

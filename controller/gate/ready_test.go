@@ -450,7 +450,10 @@ func TestHTTPResult(t *testing.T) {
 				if test.want == http.StatusGatewayTimeout {
 					timeout = "1"
 				}
-				err := check(t, `{"timeoutSeconds":`+timeout+`,"httpGet":{"path":"`+test.path+`","scheme":"`+scheme+`","port":`+portOf(t, server.URL)+`}}`)
+				err := check(t, `{"timeoutSeconds":`+timeout+`,"httpGet":{"path":"`+test.path+`?hunter2","scheme":"`+scheme+`","port":`+portOf(t, server.URL)+`}}`)
+				if err != nil && strings.Contains(err.Error(), "hunter2") {
+					t.Errorf("the error has the query: %v", err)
+				}
 				if got := statusOf(err); err == nil && test.want != http.StatusOK || err != nil && got != test.want {
 					t.Errorf("error %v, status %d, want %d", err, got, test.want)
 				}

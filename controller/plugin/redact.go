@@ -37,9 +37,19 @@ func redactFields(fields map[string]any, own bool) {
 			redactMap(key, is)
 		case []any:
 			redactList(key, is, ours)
+		case string:
+			fields[key] = withoutHooks(is)
 		}
 		redactIn(fields[key], own)
 	}
+}
+
+// withoutHooks removes the hooks of a StatefulSetLock from the text of a policy, and what follows them.
+func withoutHooks(text string) string {
+	if i := strings.Index(text, signal.HooksEnv); i >= 0 && text != signal.HooksEnv {
+		return text[:i+len(signal.HooksEnv)] + redacted
+	}
+	return text
 }
 
 func redactIn(value any, own bool) {
@@ -93,6 +103,8 @@ func redactList(key string, entries []any, own bool) {
 		if !own {
 			redactFrom(entries, 0)
 		}
+	case "promote", "demote": // hooks of a StatefulSetLock
+		redactFrom(entries, 1)
 	}
 }
 
@@ -112,10 +124,14 @@ func programEnd(command []any) int {
 	return 1
 }
 
+// changeCause is the annotation with the command of a user, which can set environment variables
+// (k8s.io/kubectl/pkg/util: ChangeCauseAnnotation).
+const changeCause = "kubernetes.io/change-cause"
+
 // isPublic returns true if the value of the annotation is no secret.
 func isPublic(annotation string) bool {
 	domain, _, _ := strings.Cut(annotation, "/")
-	return annotation != corev1.LastAppliedConfigAnnotation && slices.ContainsFunc(publicDomains, func(public string) bool {
+	return annotation != corev1.LastAppliedConfigAnnotation && annotation != changeCause && slices.ContainsFunc(publicDomains, func(public string) bool {
 		return domain == public || strings.HasSuffix(domain, "."+public)
 	})
 }

@@ -32,6 +32,8 @@ const (
 	// logLines and logBytes limit the log of a container: its last lines, and of these the first bytes.
 	logLines = 2000
 	logBytes = 1 << 20
+	// maxControllerLogs is the largest number of pods of the chart whose logs are read.
+	maxControllerLogs = 20
 	// reportPage is the number of objects that one request reads.
 	reportPage = 250
 )
@@ -76,7 +78,9 @@ func (r *report) list(ctx context.Context, kind schema.GroupVersionKind, keep fu
 		page := &unstructured.UnstructuredList{}
 		page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		if err := r.in.List(ctx, page, slices.Concat(options, []client.ListOption{client.Limit(reportPage), client.Continue(next)})...); err != nil {
-			r.missed("list "+kind.Kind+"s"+inNamespace(options), err)
+			if !meta.IsNoMatchError(err) || kind.Kind != clusterKind.name { // StatefulClusters are optional
+				r.missed("list "+kind.Kind+"s"+inNamespace(options), err)
+			}
 			return objects
 		}
 		for i := range page.Items {
@@ -171,8 +175,10 @@ func (r *report) addController(ctx context.Context) []unstructured.Unstructured 
 		r.addObjects("controller/"+namespace+"/leases.yaml", true, r.list(ctx, coordinationv1.SchemeGroupVersion.WithKind("Lease"), leads, of))
 		r.addObjects("controller/"+namespace+"/events.yaml", true, r.list(ctx, corev1.SchemeGroupVersion.WithKind("Event"), s.concerns, of))
 	}
-	for i := range pods {
-		r.addLogs(ctx, "controller/logs/", &pods[i], func(string) bool { return true })
+	for i := range pods[:min(len(pods), maxControllerLogs)] { // anybody can label pods
+		r.addLogs(ctx, "controller/"+pods[i].GetNamespace()+"/logs/", &pods[i], func(container string) bool {
+			return container == "manager" || container == "uninstall"
+		})
 	}
 	return deployments
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // unpack returns the files of a report by their path, and their paths in the order of the archive.
@@ -59,7 +60,7 @@ func TestReport(t *testing.T) {
 	files, _ := reported(t, "report -o -", answers{})
 	want := []string{
 		"check.txt", "errors.txt", "versions.yaml", "cluster/nodes.yaml",
-		"controller/deployments.yaml", "controller/pods.yaml", "controller/logs/statefulsingleton-1-manager.log",
+		"controller/deployments.yaml", "controller/pods.yaml", "controller/statefulsingleton/logs/statefulsingleton-1-manager.log",
 		"namespaces/prod/statefulsingletons.yaml", "namespaces/prod/explain/stfs-db.txt", "namespaces/prod/pods.yaml",
 		"namespaces/prod/replicasets.yaml", "namespaces/prod/deployments.yaml", "namespaces/prod/leases.yaml",
 		"namespaces/prod/poddisruptionbudgets.yaml", "namespaces/prod/persistentvolumeclaims.yaml",
@@ -109,6 +110,16 @@ func TestReportHasNoSecrets(t *testing.T) {
 	}
 	if !strings.Contains(files["namespaces/shop/statefulsets.yaml"], "name: queue") {
 		t.Errorf("-A leaves out the StatefulSet of the lock in another namespace: %q", files["namespaces/shop/statefulsets.yaml"])
+	}
+}
+
+// A policy of a lock contains its hooks.
+func TestRedactPolicy(t *testing.T) {
+	policy := map[string]any{"spec": map[string]any{"expression": `[{"name": "STATEFULSETLOCK_HOOKS", "value": "{\"promote\":[\"psql\",\"hunter2\"]}"}]`, "name": "STATEFULSETLOCK_HOOKS"}}
+	redact(&unstructured.Unstructured{Object: policy}, true)
+	want := map[string]any{"spec": map[string]any{"expression": `[{"name": "STATEFULSETLOCK_HOOKSREDACTED`, "name": "STATEFULSETLOCK_HOOKS"}}
+	if diff := cmp.Diff(want, policy); diff != "" {
+		t.Errorf("policy (-want +got):\n%s", diff)
 	}
 }
 
