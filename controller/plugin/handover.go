@@ -49,6 +49,9 @@ func (c commands) handover(ctx context.Context, in *cluster, s view) error {
 		return fmt.Errorf("StatefulSingleton %s has no holder, so there is no pod to replace. To show what the StatefulSingleton waits for, run: %s",
 			fullName(s.Singleton), s.kubectl("stfs explain %s", s.Singleton.Name))
 	}
+	if s.Singleton.Spec.Paused {
+		return fmt.Errorf("handoffs of StatefulSingleton %s are paused. To begin them again, run: %s", fullName(s.Singleton), s.kubectl("stfs resume %s", s.Singleton.Name))
+	}
 	now := c.clock.Now()
 	requested := s.Singleton.DeepCopy()
 	metav1.SetMetaDataAnnotation(&requested.ObjectMeta, v1.HandoverAnnotation, now.UTC().Format(time.RFC3339Nano))

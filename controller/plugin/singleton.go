@@ -157,7 +157,7 @@ func (s view) helps(outcome handoff.Outcome, stuck bool) []help {
 		}
 		return []help{{"replace the holder with the warm pod", s.kubectl("stfs handover %s", name)}}
 	case handoff.Paused:
-		return []help{{"begin handoffs again", s.kubectl("stfs resume %s", name)}}
+		return append([]help{{"begin handoffs again", s.kubectl("stfs resume %s", name)}}, s.aboutLostNode(s.Singleton.Status.ActivePodUID)...)
 	case handoff.HolderStopping, handoff.HolderLost:
 		helps := s.attestations(s.Singleton.Status.ActivePodUID)
 		if len(helps) == 0 || !stuck && s.lostNode(s.Singleton.Status.ActivePodUID) == nil {

@@ -103,6 +103,12 @@ func (d *decision) postpone(next *ClassifiedPod) bool {
 	default:
 		return false
 	}
+	if problem := nodeProblem(d.Nodes, d.holder.Pod); problem != "" {
+		d.message += fmt.Sprintf("; node %s of pod %s %s", d.holder.Spec.NodeName, d.holder.Name, problem)
+		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
+	} else if !d.holderReady() {
+		d.message += fmt.Sprintf("; pod %s is not Ready: %s", d.holder.Name, notReady(d.holder.Pod))
+	}
 	return true
 }
 
@@ -111,16 +117,13 @@ func (d *decision) postpone(next *ClassifiedPod) bool {
 func (d *decision) replace() bool {
 	asked := d.handoverAsked()
 	deployment, why := d.surging(d.holder.Pod)
-	if d.Singleton.Spec.Paused {
-		return false
-	}
 	if why != "" {
 		if asked != "" {
 			d.status.Handover = &v1.Handover{Value: asked, Refused: d.handoverRefusedMessage(asked, why)}
 		}
 		return false
 	}
-	if asked == "" && (d.drained == "" || d.toleratesCordon() || d.spare() != nil) {
+	if d.Singleton.Spec.Paused || asked == "" && (d.drained == "" || d.toleratesCordon() || d.spare() != nil) {
 		return false
 	}
 	d.roll(deployment, d.holder.Pod)
@@ -214,11 +217,16 @@ func (d *decision) evictions() (reason, message string) {
 			d.drainDeadline().UTC().Format(time.RFC3339))
 	case d.drained != "" && d.newest() == nil && d.spare() != nil:
 		return StandbyWaits, fmt.Sprintf("an eviction hands over to pod %s, which is warm on node %s", d.spare().Name, d.spare().Spec.NodeName)
+	case d.drained != "" && d.drainTimedOut() && d.Singleton.Spec.Paused:
+		return drainTimedOut, evictionMessage("spec.paused is true, and maxTransitionTime has passed since the drain began")
 	case d.drained != "" && d.drainTimedOut():
 		return drainTimedOut, evictionMessage(fmt.Sprintf("no pod was warm on another node within maxTransitionTime (%ds)", d.Singleton.Spec.MaxTransitionTime))
 	case d.drained != "":
 		return budgetInPlace, fmt.Sprintf("evictions of the holder are blocked until another pod is warm, at most until %s",
 			d.drainDeadline().UTC().Format(time.RFC3339))
+	}
+	if d.Singleton.Spec.Paused {
+		return budgetInPlace, "evictions of the holder are blocked; in a drain, at most for maxTransitionTime while spec.paused is true"
 	}
 	return budgetInPlace, "evictions of the holder are blocked; once its node is cordoned, another pod warms up first"
 }

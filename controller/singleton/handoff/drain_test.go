@@ -264,8 +264,16 @@ func TestDecidePaused(t *testing.T) {
 	withSpare := func() *SnapshotWrapper { return drained(holding(), spare(node2).Protected()).Deployment(2) }
 	waits := keeps(handoff.Paused).says("pod db-2 takes over from pod db-1 only when spec.paused is false")
 	runDrain(t, map[string]decideCase{
-		"a rollout":                  {paused(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1")), waits},
-		"a rollout and a request":    {paused(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Handover("now").Manual()), waits},
+		"a rollout":               {paused(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1")), waits},
+		"a rollout and a request": {paused(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Handover("now").Manual()), waits},
+		"a rollout, and the holder is not Ready": {
+			paused(MakeSnapshot(holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), next(node2).Protected()).Holder("db-1")),
+			keeps(handoff.Paused).says("pod db-1 is not Ready"),
+		},
+		"a rollout, and the node of the holder is lost": {
+			paused(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Node(node1, corev1.ConditionUnknown)),
+			keeps(handoff.Paused).says("node node-1 of pod db-1 does not answer"),
+		},
 		"a rollout that is not warm": {paused(MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1")), keeps(handoff.StandbyNotWarm)},
 		"a rollout, and a drain":     {paused(drained(holding(), next(node2).Protected())), waits.draining()},
 		"a request":                  {paused(MakeSnapshot(holding()).Holder("db-1").Handover("now")), keeps(handoff.HolderReady)},

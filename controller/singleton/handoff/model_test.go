@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/statefulsingleton/statefulsingleton/controller/api/v1"
@@ -955,7 +956,7 @@ func podOf(i int, p *podState) *PodWrapper {
 // translate converts the plan to the types of the model.
 func (m *model) translate(v view, plan handoff.Plan) planState {
 	status := &plan.Status
-	p := planState{several: plan.Outcome == handoff.SeveralRun, ready: m.queues && plan.Outcome == handoff.HolderReady, status: singletonState{
+	p := planState{several: plan.Outcome == handoff.SeveralRun, ready: m.queues && meta.IsStatusConditionTrue(status.Conditions, v1.ConditionReady), status: singletonState{
 		holder: numberOf(status.ActivePodUID), open: status.LastTransition != nil && status.LastTransition.To == "",
 		signalled: status.LastTransition != nil && status.LastTransition.Signalled != nil,
 	}}

@@ -145,7 +145,7 @@ func (d *decision) report() {
 	for _, s := range d.standbys {
 		d.status.StandbyPods = append(d.status.StandbyPods, s.Name)
 	}
-	serves := (outcome == AwaitingHandover || outcome == Paused) && proof.IsTrue(d.holder.Pod, corev1.PodReady)
+	serves := (outcome == AwaitingHandover || outcome == Paused) && d.holderReady()
 	d.reportFencing()
 	reason, text := string(outcome), d.status.Message
 	d.setCondition(v1.ConditionReady, outcome == HolderReady || outcome == NoPods || serves, reason, text)
