@@ -64,9 +64,10 @@ e2e: ## Run the end-to-end tests: demo, faults, cases, pages, README
 	@$(stages) demo $(own_faults) cases pages readme
 
 .PHONY: lint
-lint: $(golangci) ## Check the code with .golangci.yml
+lint: $(golangci) ## Check the code with .golangci.yml, and the API with .golangci-kal.yml
 	$(golangci) config verify
 	$(background) $(golangci) run
+	$(background) $(golangci) run --config .golangci-kal.yml ./controller/api/...
 	cd chainsaw-tests && $(CURDIR)/$(background) $(CURDIR)/$(golangci) run
 
 # In a copy, to leave uncommitted changes alone.
@@ -332,7 +333,7 @@ $(test_programs): bin/%:
 
 .PHONY: $(golangci)
 $(golangci):
-	GOGC=400 $(background) go -C chainsaw-tests/tools/lint build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	GOGC=400 $(background) go -C chainsaw-tests/tools/lint build -o $(CURDIR)/$@ sigs.k8s.io/kube-api-linter/cmd/golangci-lint-kube-api-linter
 
 .PHONY: $(gremlins)
 $(gremlins):

@@ -25,7 +25,8 @@ import (
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
 // +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self.metadata.name).hasValue() && size(self.metadata.name) <= 52",message="metadata.name becomes part of host names and labels: choose at most 52 characters, lowercase letters, digits and '-'"
 type StatefulCluster struct {
-	metav1.TypeMeta   `json:",inline"`
+	metav1.TypeMeta `json:",inline"`
+	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +required
@@ -253,9 +254,11 @@ type ClaimSource struct {
 	APIGroup *string `json:"apiGroup,omitempty"`
 	// Kind is the kind of the object.
 	// +kubebuilder:validation:MaxLength=63
+	// +required
 	Kind string `json:"kind"`
 	// Name is the name of the object.
 	// +kubebuilder:validation:MaxLength=253
+	// +required
 	Name string `json:"name"`
 	// Namespace is the namespace of the object, in dataSourceRef.
 	// +optional
@@ -422,16 +425,19 @@ const (
 // ClusterMember is one member of a StatefulCluster.
 type ClusterMember struct {
 	// Name is the name of the pod. No other member of the StatefulCluster gets this name.
+	// +required
 	Name string `json:"name"`
 	// UID is the UID of the pod. It is empty until the pod was created.
 	// +optional
 	UID types.UID `json:"uid,omitempty"`
 	// State is Pending, Active, Leaving or Lost.
+	// +required
 	State MemberState `json:"state"`
 	// Node is the node of the pod.
 	// +optional
 	Node string `json:"node,omitempty"`
 	// Revision is the name of the ControllerRevision with the template of the pod.
+	// +required
 	Revision string `json:"revision"`
 	// Claims are the claims of the pod.
 	// +optional
@@ -443,16 +449,20 @@ type ClusterMember struct {
 // MemberClaim is a claim of a member.
 type MemberClaim struct {
 	// Volume is the name of the volume in the pod.
+	// +required
 	Volume string `json:"volume"`
 	// Name is the name of the PersistentVolumeClaim.
+	// +required
 	Name string `json:"name"`
 }
 
 // ReleasedClaim is a claim that no member has.
 type ReleasedClaim struct {
 	// Name is the name of the PersistentVolumeClaim.
+	// +required
 	Name string `json:"name"`
 	// Policy is Delete if the controller deletes the claim.
+	// +required
 	Policy ClaimRetention `json:"policy"`
 }
 

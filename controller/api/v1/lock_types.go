@@ -22,7 +22,8 @@ import (
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name has more than 63 characters and becomes the value of a label: choose a shorter name"
 type StatefulSetLock struct {
-	metav1.TypeMeta   `json:",inline"`
+	metav1.TypeMeta `json:",inline"`
+	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +required
@@ -177,6 +178,7 @@ type TenureTransition struct {
 	// +optional
 	To string `json:"to,omitempty"`
 	// Cause is what began the change.
+	// +required
 	Cause TenureCause `json:"cause"`
 	// Proof is the proof that the tenure of the old writer has ended. Empty if there was no old
 	// writer, or if fencing is None.

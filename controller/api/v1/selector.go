@@ -33,9 +33,11 @@ type LabelSelectorRequirement struct {
 	// name of 63.
 	//
 	// +kubebuilder:validation:MaxLength=317
+	// +required
 	Key string `json:"key"`
 
 	// Operator is In, NotIn, Exists or DoesNotExist.
+	// +required
 	Operator metav1.LabelSelectorOperator `json:"operator"`
 
 	// Values are the values of In and NotIn: at least one and at most 32, of 63

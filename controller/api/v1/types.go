@@ -26,7 +26,8 @@ import (
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name has more than 63 characters and becomes the value of a label: choose a shorter name"
 type StatefulSingleton struct {
-	metav1.TypeMeta   `json:",inline"`
+	metav1.TypeMeta `json:",inline"`
+	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +required
@@ -388,6 +389,7 @@ type Transition struct {
 	// +optional
 	To string `json:"to,omitempty"`
 	// Cause is what began the handoff.
+	// +required
 	Cause Cause `json:"cause"`
 	// Proof is the proof that the old holder has terminated. Empty if there was no old holder.
 	// +optional
@@ -422,8 +424,10 @@ type PastHandoff struct {
 	// +optional
 	From string `json:"from,omitempty"`
 	// To is the name of the new holder.
+	// +required
 	To string `json:"to"`
 	// Cause is what began the handoff.
+	// +required
 	Cause Cause `json:"cause"`
 	// Proof is the proof that the old holder had terminated. Empty if there was no old holder.
 	// +optional
@@ -479,6 +483,7 @@ const (
 // Handover is a handoff that a person requested.
 type Handover struct {
 	// Value is the value of the annotation `apps.statefulsingleton.com/handover`.
+	// +required
 	Value string `json:"value"`
 	// Refused says why the request was ignored. Empty: the holder was replaced.
 	// +optional
