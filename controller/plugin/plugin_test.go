@@ -345,7 +345,7 @@ func TestParse(t *testing.T) {
 		"cluster":   {"stc/db statefulcluster/db statefulclusters/db statefulcluster.apps.statefulsingleton.com/db", "StatefulCluster"},
 	}
 	for name, tc := range tests {
-		for _, arg := range strings.Fields(tc.args) {
+		for arg := range strings.FieldsSeq(tc.args) {
 			t.Run(name+" "+arg, func(t *testing.T) {
 				k, object, err := parse(arg, allKinds)
 				if err != nil || k.name != tc.wantKind || object != "db" {

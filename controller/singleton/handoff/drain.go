@@ -103,13 +103,20 @@ func (d *decision) postpone(next *ClassifiedPod) bool {
 	default:
 		return false
 	}
-	if problem := nodeProblem(d.Nodes, d.holder.Pod); problem != "" {
-		d.message += fmt.Sprintf("; node %s of pod %s %s", d.holder.Spec.NodeName, d.holder.Name, problem)
-		d.advice = append(d.advice, d.lostNodeHelp(d.holder.Pod))
-	} else if !d.holderReady() {
-		d.message += fmt.Sprintf("; pod %s is not Ready: %s", d.holder.Name, notReady(d.holder.Pod))
-	}
+	d.adviseHolder()
 	return true
+}
+
+// adviseHolder says why the holder is not Ready, if it is not.
+func (d *decision) adviseHolder() {
+	problem := nodeProblem(d.Nodes, d.holder.Pod)
+	switch {
+	case d.holderReady():
+	case problem != "":
+		d.advice = append(d.advice, fmt.Sprintf("node %s of pod %s %s", d.holder.Spec.NodeName, d.holder.Name, problem), d.lostNodeHelp(d.holder.Pod))
+	default:
+		d.advice = append(d.advice, fmt.Sprintf("pod %s is not Ready: %s", d.holder.Name, notReady(d.holder.Pod)))
+	}
 }
 
 // replace rolls the holder's Deployment if the holder's node is drained or a person requests a handoff. It

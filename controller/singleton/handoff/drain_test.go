@@ -271,7 +271,8 @@ func TestDecidePaused(t *testing.T) {
 			keeps(handoff.Paused).says("pod db-1 is not Ready"),
 		},
 		"a rollout, and the node of the holder is lost": {
-			paused(MakeSnapshot(holding(), next(node2).Protected()).Holder("db-1").Node(node1, corev1.ConditionUnknown)),
+			paused(MakeSnapshot(holding().Condition(corev1.PodReady, corev1.ConditionFalse, "", ""), next(node2).Protected()).
+				Holder("db-1").Node(node1, corev1.ConditionUnknown)),
 			keeps(handoff.Paused).says("node node-1 of pod db-1 does not answer"),
 		},
 		"a rollout that is not warm": {paused(MakeSnapshot(holding(), MakePod("db-2").Revision(2).Injected()).Holder("db-1")), keeps(handoff.StandbyNotWarm)},
