@@ -290,7 +290,7 @@ func TestUninstallTimesOut(t *testing.T) {
 	createPod(t, "hanging-1", map[string]string{"app": "hanging"})
 	kept := createSingleton(t, "kept")
 
-	err := execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name, "--timeout=1s")
+	err := execute(t.Context(), uninstallCommand(), "--namespace="+release, "--deployment="+deployment.Name, "--timeout=5s") // a busy API server takes its time
 	g.Expect(err).To(MatchError(MatchRegexp("^stop the controllers: pod hanging-1 of Deployment statefulsingleton/statefulsingleton has not terminated: .*" +
 		"If its node is off, run: kubectl delete -n statefulsingleton pod hanging-1 --force. Then run this command again$")))
 	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(kept), kept)).To(Succeed())
