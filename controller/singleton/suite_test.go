@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	kyvernoCRDs.Paths = kyverno
+	kyvernoCRDs = envtest.CRDInstallOptions{Paths: kyverno, MaxTime: time.Minute}
 	environment := &envtest.Environment{CRDDirectoryPaths: append([]string{testenv.Definitions}, kyverno...), ErrorIfCRDPathMissing: true}
 	environment.WebhookInstallOptions.MutatingWebhooks = kyvernoWebhooks()
 	// The tests mostly wait, for the controller's delays and for other tests. A flag -parallel still wins.
