@@ -65,9 +65,10 @@ func TestGitOpsNotReady(t *testing.T) {
 	// After a crash, the application is not Ready for this long.
 	s := singleton(t, world.Options{Env: map[string]string{"START_SECONDS": "8"}})
 	must(t, s.KillApp(t.Context()))
-	awaitState(t, "not-ready", s, func(got *v1.StatefulSingleton) bool {
-		return stands("HolderNotReady")(got) && strings.HasSuffix(got.Status.Message, "container app is running and not ready")
-	})
+	starts := func(got *v1.StatefulSingleton) bool {
+		return strings.HasSuffix(got.Status.Message, "container app is running and not ready")
+	}
+	awaitState(t, "not-ready", s, func(got *v1.StatefulSingleton) bool { return stands("HolderNotReady")(got) && starts(got) })
 	must(t, s.AwaitHolder(t.Context(), 1))
 
 	ready := func(got *v1.StatefulSingleton) bool {
@@ -78,7 +79,7 @@ func TestGitOpsNotReady(t *testing.T) {
 	must(t, s.Roll(t.Context()))
 	awaitState(t, "awaits-handover", s, func(got *v1.StatefulSingleton) bool { return waits(got) && ready(got) })
 	must(t, s.KillApp(t.Context()))
-	awaitState(t, "awaits-handover-not-ready", s, func(got *v1.StatefulSingleton) bool { return waits(got) && !ready(got) })
+	awaitState(t, "awaits-handover-not-ready", s, func(got *v1.StatefulSingleton) bool { return waits(got) && !ready(got) && starts(got) })
 }
 
 // wantGitOpsWithoutKyverno checks two singletons, of which empty does not exist yet: in a cluster whose Kyverno is scaled to zero, and
