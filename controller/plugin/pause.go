@@ -12,7 +12,7 @@ import (
 func (c commands) pauseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "pause NAME",
-		Short: "Begin no handoff for a rollout, a drain or a request",
+		Short: "Keep rollouts, drains and requests from beginning a handoff",
 		Long: `pause sets spec.paused of a StatefulSingleton. The pod of a rollout then waits, and a drain waits for at most
 maxTransitionTime. If the holder is deleted or evicted, or ends, the next pod starts as usual. To begin handoffs again,
 use resume.`,

@@ -30,8 +30,9 @@ says about each, their pods, workloads, Leases, volumes and events, the logs of 
 the nodes, policies, guards and webhooks that affect the pods.
 
 The archive has no Secrets, and no logs of your applications. These are replaced by REDACTED: values of environment
-variables, arguments of commands, HTTP headers and queries of probes, attributes of volumes, termination messages, and
-annotations of other projects. Names, labels, images and messages of events stay, so read the archive before you share it.
+variables, arguments of commands and hooks, HTTP headers and queries of probes, attributes of volumes, termination
+messages, and annotations of other projects. Names, labels, images and messages of events stay, so read the archive
+before you share it.
 
 What you have no permission to read is listed in errors.txt in the archive, and the command continues.`,
 		Example: `  # Write stfs-report-<time>.tar.gz to the current directory

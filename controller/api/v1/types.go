@@ -132,11 +132,11 @@ type StatefulSingletonSpec struct {
 	// +default="Automatic"
 	Handoff HandoffPolicy `json:"handoff,omitempty"`
 
-	// Paused begins no handoff for a rollout, a drain or a request, until it is false again. The
-	// pod of a rollout is created and waits. If the holder is deleted or evicted, or ends, the
-	// next pod starts as usual. The pods of a StatefulSet, and of a Deployment that cannot create
-	// a pod beside the holder, are deleted by their owner and do not wait. The condition Paused
-	// says that the field is set.
+	// Paused keeps rollouts, drains and requests from beginning a handoff until it is false again.
+	// The pod of a rollout is created and waits. A drain waits for at most maxTransitionTime. If
+	// the holder is deleted or evicted, or ends, the next pod starts as usual. A StatefulSet, and
+	// a Deployment that cannot create a pod beside the holder, do not wait, because they delete
+	// the holder themselves. The condition Paused says that the field is set.
 	//
 	// +optional
 	// +default=false

@@ -87,7 +87,8 @@ var mutations = map[string]struct {
 	"the pod has no annotation chosen-by": {
 		mutation: mutation{see: eachPod(func(p *podState) { p.chosenBy = 0 })}, pods: []podKind{barrierPod, barrierPod}, faults: 2, wantBroken: twoRun,
 	},
-	"Protect comes after Record": {mutation: mutation{plan: move(recordStep, protectStep)}, faults: 2, wantBroken: needPerson},
+	"Protect comes after Record":    {mutation: mutation{plan: move(recordStep, protectStep)}, faults: 2, wantBroken: needPerson},
+	"Unprotect comes before Record": {mutation: mutation{plan: move(unprotectStep, recordStep)}, faults: 2, wantBroken: needPerson},
 	"a pause keeps the next pod from starting": {
 		mutation: mutation{see: func(v *view) {
 			for i := range v.pods {
@@ -97,7 +98,6 @@ var mutations = map[string]struct {
 			}
 		}}, pauses: true, faults: 1, wantBroken: nobodyHolds,
 	},
-	"Unprotect comes before Record": {mutation: mutation{plan: move(unprotectStep, recordStep)}, faults: 2, wantBroken: needPerson},
 
 	// Writes that are left out, or that ignore the writes of other clients.
 	"pods receive no finalizer":                  {mutation: mutation{noFinalizer: true}, faults: 1, wantBroken: needPerson},
